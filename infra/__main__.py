@@ -1,7 +1,7 @@
 """The Pulumi program: settings → components → outputs.
 
-The settings are Pulumi's configuration: the stack file, with what `pulumi config set`, `-c` and
-environments of ESC change.
+The settings come from Pulumi's configuration: the stack file, overridden by `pulumi config set`,
+`-c` and ESC environments.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pulumi
 
-# The repository, and in a thin fork its framework: `make setup` unpacks it there.
+# Import from the repository, then from the framework that `make setup` unpacks in a thin fork.
 sys.path.insert(0, str(Path(sys.prefix) / "framework"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

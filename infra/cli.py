@@ -1,4 +1,4 @@
-"""`infra`: parse, call, print. A user error ends with its exit code, without a traceback."""
+"""The command line `infra`. A UserError ends with its exit code, without a traceback."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def bootstrap(
 
 
 def _printed(items: Iterable[T], as_json: bool) -> list[T]:
-    """Return the items, each printed as it comes, or all as JSON at the end."""
+    """Print each item as it arrives, or all as one JSON list at the end; return the items."""
     printed = []
     for item in items:
         printed.append(item)
@@ -308,13 +308,13 @@ def _arm(environment: Settings) -> Arm:
 
 
 for command in app.registered_commands:
-    # The whole sentence: typer's own summary ends at the first full stop or line.
+    # Use the whole first paragraph: typer's own summary ends at the first full stop or line.
     doc = (command.callback and command.callback.__doc__) or ""
     command.short_help = " ".join(doc.split("\n\n")[0].split())
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line; a SIGTERM also ends the processes it started."""
+    """Run the command line; SIGTERM raises SystemExit, so that child processes are stopped too."""
     if argv is None:
         gc.set_threshold(50_000, 20, 100)  # both as in ml.cli.app
         atexit.register(gc.freeze)

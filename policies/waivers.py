@@ -38,7 +38,7 @@ ITEMS: Mapping[str, str] = {
     "leakage": "the check and its subject, as `feature.auc NAME`",
     "supply-chain": "the advisory's id, or `PACKAGE is LICENCE`",
 }
-# A gate whose waiver may name a slice → how.
+# gate → the optional item of its waiver, a slice.
 SLICES: Mapping[str, str] = {"fairness": "a slice that is too rare, as `DIMENSION SLICE`"}
 # gate → why it cannot be waived.
 NEVER: Mapping[str, str] = {
@@ -104,7 +104,7 @@ class Statement:
 
     @property
     def position(self) -> Place:
-        """`place` as an error states it."""
+        """`place` as a Place, for errors."""
         path, _, line = self.place.rpartition(":")
         return Place(path, int(line))
 
@@ -140,7 +140,7 @@ class Waiver(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class RuleWaiver(Waiver):
-    """Exempt the resource of this name in the environment from `rule`."""
+    """An exemption of one resource of an environment from `rule`."""
 
     __pydantic_config__ = CLOSED
     LONGEST = timedelta(days=180)
@@ -157,7 +157,7 @@ class RuleWaiver(Waiver):
 
 @dataclass(frozen=True, kw_only=True)
 class GateWaiver(Waiver):
-    """Exempt a finding from a gate."""
+    """An exemption of a failed item from a gate."""
 
     __pydantic_config__ = CLOSED
     LONGEST = timedelta(days=90)
@@ -189,7 +189,7 @@ class GateWaiver(Waiver):
 
 @dataclass(frozen=True, kw_only=True)
 class Review(Statement):
-    """What a person found for a gate, about a model version, a feature set or both."""
+    """A person's review for a gate, of a model version, a feature set or both."""
 
     __pydantic_config__ = CLOSED
     NAME = "review"
@@ -221,9 +221,7 @@ class Review(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class InvalidVersion(Waiver):
-    """A model version whose measurements say nothing: a candidate does not have to beat it, and it
-    is not promoted itself.
-    """
+    """A model version with invalid measurements: it is not promoted, and need not be beaten."""
 
     __pydantic_config__ = CLOSED
     NAME = "invalid version"
@@ -235,7 +233,7 @@ class InvalidVersion(Waiver):
 
     @property
     def subject(self) -> tuple[str]:
-        """The model."""
+        """The digest of the model."""
         return (self.digest,)
 
     def unusable(self, today: date, digest: str | None) -> str:
@@ -254,7 +252,7 @@ S = TypeVar("S", bound=Statement)
 
 
 def located(statements: tuple[S, ...], document: Document, file: Path, *keys: Key) -> tuple[S, ...]:
-    """Return the statements that the document lists at `keys`, each with its place and its days."""
+    """Set `place`, `last` and `merged` of the document's statements at `keys`; return them."""
     days = merge_days(file) if statements else {}
     last: dict[tuple[str, ...], date] = {}
     for statement in statements:
@@ -307,10 +305,7 @@ def _is_shallow(folder: Path) -> bool:
 
 
 def read_rule_waivers(file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
-    """Return the waivers of rules in a file; none if it is empty.
-
-    Raises UserError if it is wrong.
-    """
+    """Read the waivers of rules; () if the file is empty. Raise UserError if it is invalid."""
     try:
         document = documents.read(file)
     except UserError as refused:
@@ -321,7 +316,7 @@ def read_rule_waivers(file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
 
 
 def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
-    """Return the waivers of `rules`, by name. Raises UserError for another rule, or one twice."""
+    """Read the waivers; raise UserError if one names a rule outside `rules` or repeats another."""
     waivers = read_rule_waivers(file)
     problems: list[Problem] = []
     first: dict[tuple[str, str, str], str] = {}
@@ -339,7 +334,7 @@ def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[Rul
 
 
 def check_waiver(waiver: GateWaiver, gates: Iterable[str]) -> GateWaiver:
-    """Return the waiver; an invalid value when its gate cannot be waived, or not in this way."""
+    """Return the waiver; raise a pydantic error if its gate cannot be waived in this way."""
     gate = waiver.gate
     if gate not in gates:
         raise invalid("`gate`: one of " + ", ".join(name for name in gates if name not in NEVER))
@@ -355,7 +350,7 @@ def check_waiver(waiver: GateWaiver, gates: Iterable[str]) -> GateWaiver:
 
 
 def check_review(review: Review) -> Review:
-    """Return the review; an invalid value when its gate needs none, or when it names no subject."""
+    """Return the review; raise a pydantic error if its gate needs none or it names no subject."""
     if review.gate not in REVIEWED:
         raise invalid("`gate`: one of " + ", ".join(REVIEWED))
     if not (review.version or review.feature_set):

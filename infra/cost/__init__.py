@@ -1,1 +1,1 @@
-"""What an environment costs a month, and a job at most; imports no pulumi."""
+"""The price list and the estimated monthly cost of an environment; imports no pulumi."""

@@ -1,9 +1,9 @@
 """The monthly cost of an environment, line by line, from its settings and the price list.
 
-A month has 730 hours, as in Azure's own calculator. A job pays from the moment its nodes start
-until they have been idle for as long as the cluster waits.
+A month has 730 hours, as in Azure's own calculator. A job is charged for its nodes from their start
+until the cluster releases them after `idle_minutes`.
 
-An item without a price is named, and the total then reads "at least". `EXCLUDED` lists the costs
+The text names items without a price, and its total then reads "at least". `EXCLUDED` lists costs
 that cannot be known in advance.
 """
 
@@ -18,12 +18,12 @@ from infra.settings.model import Cluster, Settings
 
 HOURS = 730.0
 DAYS = HOURS / 24
-# Azure ML takes about this long to start a node of a cluster at zero.
+# Azure ML takes about this long to start a node of a cluster that is scaled to zero.
 START_MINUTES = 5.0
-# Units of a price in a month, where it is not a price by the month.
+# Unit of a price → number of these units in a month; every other unit is monthly.
 UNITS_A_MONTH = {"hour": HOURS, "30 days": DAYS / 30}
-# Assumptions, stated with their lines: the part of the daily cap that logs typically fill, and
-# tens of thousands of vault operations a month (ten times as many at worst).
+# Assumptions, printed with their lines: the share of the daily cap that logs typically use, and
+# the vault operations of a month in units of 10,000 (ten times as many in the worst month).
 TYPICAL_LOGS = 0.1
 TYPICAL_OPERATIONS = 10
 # Private endpoints that a managed network adds itself (how-to-managed-network, "List of required
@@ -47,7 +47,7 @@ EXCLUDED = (
 
 @dataclass(frozen=True)
 class Month:
-    """Money in one month, or units of an item: idle, typical, worst."""
+    """The idle, typical and worst value of a month: money, or units of an item."""
 
     idle: float
     typical: float
@@ -61,16 +61,16 @@ class Month:
 
 
 def constant(month: float) -> Month:
-    """Return a cost that does not depend on use."""
+    """Return the same cost for idle, typical and worst: it does not depend on use."""
     return Month(month, month, month)
 
 
 def cluster_month(cluster: Cluster, rate: float, highest: float) -> Month:
-    """Return a cluster at `rate` per node and hour, with the usage that its settings state.
+    """Return the cost of a cluster at `rate` per node and hour, for the usage in its settings.
 
-    `min_nodes` always cost the same. The other nodes cost the job, their start and the wait before
-    they are released. The worst month has all nodes at the `highest` rate: a spot price may rise to
-    the dedicated one.
+    `min_nodes` always run. The other nodes are paid during a job, their start and the idle time
+    before their release. The worst month has all nodes at the `highest` rate: a spot price may
+    rise to the dedicated one.
     """
     usage = cluster.usage
     idle = rate * HOURS * cluster.min_nodes
@@ -99,9 +99,9 @@ class Inventory:
 
 
 def inventory(settings: Settings) -> Inventory:
-    """Return the numbers of an environment; what it is given costs its owner."""
+    """Return the counts of the billed resources that the environment itself creates."""
     if settings.makes_registry:
-        # Its container registry has a replica in each further region, at the same price.
+        # The container registry has a replica in each further region, at the same price.
         registries = 1 + len(settings.asset_registry.regions)
         return Inventory(0, 0, 0, accounts=0, alerts=0, registries=registries, gateways=0)
     assets = [*ASSET_PARTS] * (settings.asset_registry.mode == "use")
@@ -168,19 +168,19 @@ class Estimate:
 
     @property
     def unpriced(self) -> tuple[str, ...]:
-        """The items that the total lacks."""
+        """The items without a price, which the total excludes."""
         return tuple(line.item for line in self.lines if line.price is None)
 
 
 def priced(item: str, basis: str, price: Price | None, units: Month) -> Line:
-    """Return the line of an item; `units` are its units per month."""
+    """Return the line of an item: its price times `units`, the units per month."""
     amount = price.amount if price else 0.0
     month = Month(amount * units.idle, amount * units.typical, amount * units.worst)
     return Line(item, basis, month, price)
 
 
 def estimate(settings: Settings, prices: PriceList, declared: Inventory | None = None) -> Estimate:
-    """The monthly cost of an environment; of what the program has `declared`, where it ran."""
+    """Return the monthly cost by the counts in `declared`, or by those of the settings if None."""
     counts = declared or inventory(settings)
     lines = [*_machines(settings, prices), *_unstated(settings, prices, counts)]
     lines += [*_pieces(settings, prices, counts), *_data(settings, prices)]
@@ -220,7 +220,7 @@ def _unstated(settings: Settings, prices: PriceList, counts: Inventory) -> Itera
 
 
 def _pieces(settings: Settings, prices: PriceList, counts: Inventory) -> Iterator[Line]:
-    """Items that are billed by the piece for as long as they exist."""
+    """Yield the lines of items billed per resource for as long as they exist."""
     registries = "Premium, of the shared asset registry" if settings.makes_registry else "Premium"
     ends = f"{counts.endpoints} of the network, {counts.outbound} of the managed network"
     sku = settings.network.firewall
@@ -246,7 +246,7 @@ def _pieces(settings: Settings, prices: PriceList, counts: Inventory) -> Iterato
 
 
 def _data(settings: Settings, prices: PriceList) -> Iterator[Line]:
-    """Items that are billed by quantity."""
+    """Yield the lines of items billed by quantity."""
     region, storage = settings.location, settings.storage
     price = prices.find(f"blob/{storage.redundancy}", region)
     basis = f"{storage.stored_gb} GB ({storage.redundancy}), from `stored_gb`"
@@ -266,7 +266,7 @@ def _data(settings: Settings, prices: PriceList) -> Iterator[Line]:
 
 
 def as_json(estimate: Estimate) -> dict[str, object]:
-    """The estimate for a program: its lines with their prices, the month, and what it lacks."""
+    """Return the estimate for JSON: lines with prices, the total `month`, `not_priced` items."""
     return {
         **asdict(estimate),
         "month": asdict(estimate.total),
@@ -275,7 +275,7 @@ def as_json(estimate: Estimate) -> dict[str, object]:
 
 
 def as_text(estimate: Estimate) -> str:
-    """Return a table: a line an item, and the total."""
+    """Return a text table: a row per item, the total, then remarks."""
     rows: list[tuple[str, ...]] = []
     rows.append((f"a month in {estimate.currency}", "idle", "typical", "worst", ""))
     for line in estimate.lines:
@@ -291,7 +291,7 @@ def as_text(estimate: Estimate) -> str:
 
 
 def price_notes(estimate: Estimate) -> Iterator[str]:
-    """Yield the sources and dates of the prices, and why they are inexact; each with its items."""
+    """Yield notes on the sources, dates and inaccuracies of the prices, each with its items."""
     copied = "copied from third parties; `infra cost --refresh` downloads Azure's VM prices"
     sources: dict[str, list[str]] = {copied: []}
     remarks: dict[str, list[str]] = {}

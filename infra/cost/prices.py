@@ -5,8 +5,8 @@ None, never zero, so that an estimate can name it.
 
 Prices of VMs are refreshed from the Retail Prices API, which needs no sign-in (learn.microsoft.com/
 rest/api/cost-management/retail-prices/azure-retail-prices). Rows for Windows, cloud services (the
-same size at Windows' price), DevTest and reservations are skipped. `Low Priority` in `skuName` is
-the price of Azure ML's low-priority nodes; of a size without one, that is `Spot`.
+same size at Windows' price), DevTest and reservations are skipped. Rows with `Low Priority` in
+`skuName` price Azure ML's low-priority nodes; a size without such a row uses `Spot`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ml.core import documents, files, settings
 from ml.core.errors import Exit, Problem, UserError
 
 FILE = Path(__file__).with_name("prices.json")
-# Source of the prices that Azure itself gave; all others are copied from third parties.
+# The `source` of prices fetched from Azure; all others are copied from third parties.
 AZURE = "Azure Retail Prices API"
-# Its prices are used, with a note, for regions that are not listed.
+# An item without a price in a region gets this region's price, with a note.
 DEFAULT_REGION = "eastus"
 ADDRESS = "https://prices.azure.com/api/retail/prices"
 VERSION = "2023-01-01-preview"
@@ -57,7 +57,7 @@ class Price:
 
 @dataclass(frozen=True)
 class SpotShare:
-    """The share of the dedicated price that an unlisted spot price is estimated as."""
+    """The fraction of the dedicated price that estimates an unlisted spot price."""
 
     __pydantic_config__ = settings.CLOSED
 
@@ -76,7 +76,7 @@ class PriceList:
     prices: tuple[Price, ...]
 
     def find(self, item: str, region: str, priority: Priority = "dedicated") -> Price | None:
-        """Return the price, with a note where it is another region's or an estimated spot price."""
+        """Return the price or None; `note` marks another region's and an estimated spot price."""
         listed = {
             price.region: price
             for price in self.prices
@@ -107,17 +107,17 @@ class PriceList:
         return replace(self, prices=tuple(ordered))
 
     def write(self, path: Path | None = None) -> None:
-        """Replace the file (FILE) atomically."""
+        """Write the list to `path` (default: FILE) atomically."""
         without = {"prices": {"__all__": {"note"}}}
         document = TypeAdapter(PriceList).dump_python(self, by_alias=True, exclude=without)
-        # A price a line.
+        # One price per line keeps diffs readable.
         prices = ",\n".join(map(json.dumps, document.pop("prices")))
         text = f'{json.dumps(document)[:-1]},\n"prices": [\n{prices}\n]}}\n'
         files.replace(path or FILE, text)
 
 
 def read(path: Path | None = None) -> PriceList:
-    """Return the price list of a file (FILE); raise UserError with every invalid entry."""
+    """Read the price list from `path` (default: FILE); raise UserError with every invalid entry."""
     path = path or FILE
     return settings.read(PriceList, documents.read(path))
 
@@ -131,7 +131,7 @@ def _no_prices(reason: str) -> UserError:
 def fetch(url: str) -> Mapping[str, Any]:
     """Fetch one page over HTTPS; raise UserError if the response is not a JSON object."""
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:  # https, from ADDRESS alone
+        with urllib.request.urlopen(url, timeout=30) as answer:  # always ADDRESS, over https
             page = json.load(answer)
     except (OSError, ValueError) as error:
         raise _no_prices(str(error)) from None
@@ -159,7 +159,7 @@ def vm_prices(size: str, region: str, get: Get | None = None) -> list[Price]:
         price = Price(f"vm/{size}", region, "hour", float(amount), AZURE, date, priority)
         before = latest.setdefault(priority, price)
         if before.amount != price.amount:
-            # The list also holds former prices: the latest start counts.
+            # Azure also lists former prices: use the one with the latest start date.
             latest[priority] = max(before, price, key=lambda row: row.as_of)
             if before.as_of == price.as_of:
                 raise _no_prices(f"{size} in {region}: {before.amount} and {price.amount}")
@@ -169,7 +169,7 @@ def vm_prices(size: str, region: str, get: Get | None = None) -> list[Price]:
 def refreshed(
     sizes: Iterable[str], region: str, get: Get | None = None
 ) -> tuple[list[Price], list[str]]:
-    """Return the prices of all sizes, and the sizes without one."""
+    """Fetch the prices of all sizes; return them and the sizes that have none."""
     listed = {size: vm_prices(size, region, get) for size in sizes}
     prices = [price for of_size in listed.values() for price in of_size]
     return prices, [size for size, of_size in listed.items() if not of_size]
@@ -189,7 +189,7 @@ def _rows(size: str, region: str, get: Get) -> Iterator[Mapping[str, Any]]:
         url = page.get("NextPageLink") or ""
         if not url:
             return
-        # Azure's links name the port of https.
+        # Azure's links contain the port `:443`.
         if not url.replace(":443/", "/", 1).startswith(f"{ADDRESS}?"):
             raise _no_prices(f"the address of the next page is {url}")
     raise _no_prices(f"more than {MOST_PAGES} pages")

@@ -1,1 +1,1 @@
-"""What exists in Azure: the only part of `infra` that talks to it."""
+"""Commands that read or change what exists in Azure and GitHub."""

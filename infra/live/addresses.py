@@ -1,4 +1,4 @@
-"""Resource ids of declared resources in Azure, and the API version that reads each.
+"""Azure resource ids of declared resources, and the API version to read each with.
 
 The versions are those of the pinned provider's SDK; a test compares them.
 """
@@ -33,7 +33,7 @@ _AUTHORIZATION = "{scope}/providers/Microsoft.Authorization"
 _DIAGNOSTICS = "{resourceUri}/providers/Microsoft.Insights/diagnosticSettings"
 _DEFENDER = "{resourceId}/providers/Microsoft.Security/defenderForStorageSettings"
 
-# API version → kind → id, by the names of its inputs; the last input is the resource's own name.
+# API version → kind → id with placeholders for inputs; the last one is the resource's own name.
 _BY_VERSION: Mapping[str, Mapping[str, str]] = {
     "2018-03-01": {"monitor:MetricAlert": f"{_INSIGHTS}/metricAlerts/{{ruleName}}"},
     "2020-02-02": {"applicationinsights:Component": f"{_INSIGHTS}/components/{{resourceName}}"},
@@ -106,7 +106,7 @@ _BY_VERSION: Mapping[str, Mapping[str, str]] = {
         "machinelearningservices:WorkspaceConnection": _CONNECTION,
     },
 }
-# Kind → its id and API version.
+# Kind → the template of its id, and its API version.
 PLACES: Mapping[str, tuple[str, str]] = {
     kind: (id, version) for version, ids in _BY_VERSION.items() for kind, id in ids.items()
 }
@@ -125,7 +125,7 @@ class Place(NamedTuple):
 
 
 class Addresses:
-    """The places of everything that a program declared."""
+    """The resource ids and API versions of all resources that a program declares."""
 
     def __init__(self, resources: Iterable[Resource], subscription: str) -> None:
         self._subscription = subscription
@@ -136,7 +136,7 @@ class Addresses:
         }
 
     def place(self, resource: Resource) -> Place:
-        """Return the id of a resource; raise Unplaced."""
+        """Return the id and API version of a resource; raise Unplaced if the id is unknown."""
         template, version = self._template(resource)
         values = {"subscription": self._subscription}
         for name in re.findall(r"{(\w+)}", template):
@@ -147,7 +147,7 @@ class Addresses:
         return Place(template.format(**values), version)
 
     def resolved(self, text: str) -> str:
-        """`text` with references to names and ids replaced; raises Unplaced for others."""
+        """Replace references `${type:name.output}` in `text`; raise Unplaced for unknown ones."""
         return _REFERENCE.sub(self._output, text)
 
     def _output(self, match: re.Match[str]) -> str:
@@ -172,6 +172,6 @@ def version(kind: str) -> str:
 
 
 def own_names(kind: str) -> frozenset[str]:
-    """Return the inputs of a kind that are a part of its id."""
+    """Return the names of the inputs that form the id of a kind; empty for an unknown kind."""
     template, _ = PLACES.get(kind, ("", ""))
     return frozenset(re.findall(r"{(\w+)}", template))

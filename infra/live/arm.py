@@ -1,6 +1,6 @@
-"""Read-only client of Azure Resource Manager: a resource, a list, or a question about a name.
+"""Read-only client of Azure Resource Manager: GET a resource or a list, POST a query.
 
-azure-mgmt-resource's client carries every request, with its sign-in, retries and redirects.
+Requests go through azure-mgmt-resource's client, which signs in, retries and follows redirects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from infra.live.addresses import version
 from ml.core.errors import Exit, Problem, UserError
 
 PUBLIC = "https://management.azure.com"
-# Timeout of a connection or an answer, in seconds; the SDK's default is five minutes a try.
+# Timeout to connect and to read a response; the SDK's default is five minutes per attempt.
 TIMEOUT_S = 30
 # Azure's codes for a subscription that the user cannot see.
 _NO_SUBSCRIPTION = ("SubscriptionNotFound", "InvalidSubscriptionId")
@@ -30,11 +30,11 @@ _NETWORK = "check the network and the subscription"
 
 
 class Denied(Exception):
-    """Azure refused to answer a question; the message is its error code."""
+    """Azure rejected a request with a status 4xx; the message is Azure's error code."""
 
 
 class Arm:
-    """Reads one subscription; every method raises UserError when Azure cannot be reached."""
+    """Client of a subscription; raises UserError if Azure is unreachable, Denied if it rejects."""
 
     def __init__(self, credential: TokenCredential, subscription: str, address: str) -> None:
         self.subscription = subscription
@@ -54,7 +54,7 @@ class Arm:
         return self._sent(HttpRequest("GET", f"{self._address}{path}?api-version={version}"))
 
     def all(self, path: str, version: str) -> Iterator[Mapping[str, Any]]:
-        """Yield every item of a list, page by page; empty if there is no such list."""
+        """Yield every item of a list, page by page; nothing if the list does not exist (404)."""
         url = f"{self._address}{path}?api-version={version}"
         while url:
             page = self._sent(HttpRequest("GET", url)) or {}
@@ -67,7 +67,7 @@ class Arm:
                 raise _unreachable(f"the address of the next page is {url[:100]}")
 
     def query(self, path: str, version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the answer to a question sent as a POST, such as whether a name is free."""
+        """Return the response to a POST that only reads, such as whether a name is free."""
         url = f"{self._address}{path}?api-version={version}"
         return self._sent(HttpRequest("POST", url, json=dict(body))) or {}
 
@@ -112,7 +112,7 @@ def asset_registry(arm: Arm, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _unregistered(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
-    """Raise before the SDK sees an unregistered provider, which it would register."""
+    """Raise Denied for an unregistered resource provider, which the SDK would register."""
     answer = response.http_response
     if answer.status_code == 409 and _UNREGISTERED in answer.text():
         raise Denied(_UNREGISTERED)
@@ -145,8 +145,8 @@ def _unreachable(message: str, hint: str = _NETWORK) -> UserError:
 
 
 def credential(audience: str) -> TokenCredential:
-    """Return the signed-in user; raise UserError at once, in one line, if nobody is signed in."""
-    # The SDKs log a paragraph for each way of signing in that fails.
+    """Return the credential of the signed-in user; raise UserError if nobody is signed in."""
+    # The SDKs log a paragraph for each sign-in method that fails.
     logging.getLogger("azure").setLevel(logging.CRITICAL + 1)
     message, hint = "no sign-in to Azure", "az login"
     try:
@@ -154,7 +154,7 @@ def credential(audience: str) -> TokenCredential:
         user.get_token(f"{audience}/.default")
     except ClientAuthenticationError:
         pass
-    except (ValueError, OSError) as error:  # an invalid variable
+    except (ValueError, OSError) as error:  # an invalid environment variable
         message, hint = str(error)[:300], "correct or unset the variables AZURE_…"
     else:
         return user

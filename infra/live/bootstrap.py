@@ -1,9 +1,9 @@
-"""What a new fork needs before its first `pulumi up`, as repeatable steps.
+"""Idempotent steps that prepare a new fork for its first `pulumi up`.
 
 Pulumi keeps its state in a blob container without shared keys and encrypts secrets with a key of a
 vault (the backend `azblob://` and the secrets provider `azurekeyvault://` of its documentation).
-GitHub's workflows sign in by OIDC, without secrets, as an identity for each purpose:
-`infra.settings.workflows`.
+GitHub's workflows sign in by OIDC, without secrets. Each purpose has its own identity
+(`infra.settings.workflows`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from ml.core.azure import APPROVER, AUDIENCE, ISSUER, ROLES
 
 CONTAINER = KEY = "pulumi"
 MACHINE_LEARNING = "Microsoft.MachineLearningServices"
-# The deployer creates resources and assigns roles, on the resource group and above it. Neither of
-# these roles may set a lock (azure-resource-manager/management/lock-resources).
+# Roles of the deployer: the first creates resources, the second assigns roles. Neither may set a
+# lock (azure-resource-manager/management/lock-resources), which needs the third.
 CONTRIBUTOR = "Contributor"
 ADMINISTRATOR = "Role Based Access Control Administrator"
 LOCKS = "Locks Contributor"
@@ -50,8 +50,8 @@ class State:
     """The storage of one environment's Pulumi state, and the key of its secrets.
 
     Whoever can write the state controls the next update. Each environment therefore has its own
-    storage account in its subscription, in a separate resource group: the program creates and
-    deletes another one.
+    storage account in its subscription, in a separate resource group: the program may delete the
+    environment's own group.
     """
 
     group: str
@@ -70,14 +70,14 @@ class State:
 
 
 def state(settings: Settings) -> State:
-    """Return the state of an environment."""
+    """Return the names of an environment's state group, storage account and key vault."""
     names = settings.names
     return State(names.local("rg", "state"), names.worldwide("stpu"), names.worldwide("kvpu"))
 
 
 def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
-    """Return every step, for the stacks in the order of their deployment; raise UserError if they
-    do not belong to one platform.
+    """Return all steps, for stacks in the order of deployment; raise UserError if there are none or
+    they belong to different platforms.
     """
     if not environments:
         raise cannot("no environment", "at least one stack file")
@@ -94,7 +94,7 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
         *(step for environment in environments for step in _providers(environment)),
         _operations(),
         *(step for environment in environments for step in _environment(environment)),
-        # Late: the person's roles on the state and its key take effect after minutes.
+        # Late, because the user's roles on the state and its key take minutes to propagate.
         *(step for environment in environments for step in _stack(environment, state(environment))),
         *github.protected_environment(BOT, first),
         *github.rulesets(
@@ -106,8 +106,8 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
 
 
 def _runner(environments: Sequence[Settings]) -> Iterator[Step]:
-    """Yield the label of self-hosted runners, once their networks are there: until then workflows
-    run on GitHub's own.
+    """Yield the step that sets the variable RUNNER to the label of self-hosted runners, once their
+    environments are deployed; until then workflows use GitHub-hosted runners.
     """
     with_runners = [environment for environment in environments if environment.network.runners]
     labels = {environment.network.runners for environment in with_runners}
@@ -149,7 +149,7 @@ def _role(
     kind: str = "ServicePrincipal",
     condition: str = "",
 ) -> Step:
-    """Assigns a role by object id, since Entra may not find a new identity by name yet."""
+    """Return a step that assigns a role by object id: Entra may not know a new name yet."""
     limited = ("--condition", condition, "--condition-version", "2.0") if condition else ()
     return Step(
         name,
@@ -170,7 +170,7 @@ def _condition_differences(assignments: Any, condition: str) -> Iterator[str]:
         yield "its condition is another one" if condition else "it has a condition"
 
 
-# Settings of a storage account in Azure's response that open it → what they mean.
+# Properties of a storage account that must be false → what they would allow.
 _OPENINGS = {
     "allowSharedKeyAccess": "account keys bypass role assignments",
     "allowBlobPublicAccess": "a container of it may be public",
@@ -178,11 +178,11 @@ _OPENINGS = {
 
 
 def _state_steps(settings: Settings) -> Iterator[Step]:
-    """Yield the container of an environment's state, and the key of its secrets."""
+    """Yield the steps that create the container of the state and the key of its secrets."""
     home, subscription = state(settings), ("--subscription", settings.subscription)
     prefix, location = settings.environment, settings.location
     where = ("--resource-group", home.group, *subscription)
-    # Azure refuses copies in another region where there is no paired one:
+    # Azure rejects geo-redundant storage in a region without a paired region:
     # RedundancyConfigurationNotAvailableInRegion (Azure/Azure-Landing-Zones#2437).
     copies = "Standard_ZRS" if location in NO_PAIR else "Standard_GRS"
     yield Step(
@@ -199,7 +199,7 @@ def _state_steps(settings: Settings) -> Iterator[Step]:
             *("--min-tls-version", "TLS1_2", "--allow-blob-public-access", "false"),
             *("--allow-shared-key-access", "false", "--https-only", "true"),
         ),
-        # `create` sets an account that is there, too.
+        # `create` also updates an existing account.
         differences=lambda answer, _: (
             text for name, text in _OPENINGS.items() if answer.get(name) is not False
         ),
@@ -222,7 +222,7 @@ def _state_steps(settings: Settings) -> Iterator[Step]:
         ("az", "storage", "container-rm", "create", "--storage-account", home.account,
          "--name", CONTAINER, "--public-access", "off", *where),
     )  # fmt: skip
-    # A deleted vault holds its name, and nobody may purge it; it comes back with its key:
+    # A soft-deleted vault keeps its name and cannot be purged; recovery restores it and its key:
     # "A vault with the same name already exists in deleted state" (Azure/azure-cli#29115).
     yield Step(
         f"{prefix}-deleted-vault",
@@ -237,7 +237,7 @@ def _state_steps(settings: Settings) -> Iterator[Step]:
          "--enable-rbac-authorization", "true", "--enable-purge-protection", "true",
          "--retention-days", "90"),
     )  # fmt: skip
-    # Through Azure Resource Manager: the vault itself requires a role that is not effective yet.
+    # Through Azure Resource Manager: the vault's own API needs a role that has not propagated yet.
     vault = f"{{{prefix}-vault.id}}"
     key = ("--url", f"{vault}/keys/{KEY}?api-version={version('keyvault:Key')}")
     properties = {"properties": {"kty": "RSA", "keySize": 3072, "keyOps": ["encrypt", "decrypt"]}}
@@ -250,16 +250,15 @@ def _state_steps(settings: Settings) -> Iterator[Step]:
 
 
 def _not_deleted(vault: str, answer: Any, _: str) -> Any:
-    """Return a value if no deleted vault has the name, else None (see `Step.existing`)."""
+    """Return a mapping if no deleted vault has the name; else None, so that it is recovered."""
     names = {str(item["name"]).lower() for item in answer or ()}
     return None if vault.lower() in names else {"deleted": False}
 
 
 def _operations() -> Step:
-    """Return the step that lists the actions of all Azure roles.
+    """Return the step that lists the actions of Azure ML, and the known ones of each custom role.
 
-    Azure rejects a role definition with an unknown action (InvalidActionOrNotAction), and only this
-    response has their names.
+    Azure rejects a role definition with an unknown action (InvalidActionOrNotAction).
     """
     ask = ("az", "provider", "operation", "show", "--namespace", MACHINE_LEARNING)
     return Step("operations", ask, ask, _offered)
@@ -285,7 +284,7 @@ def _slug(role: CustomRole) -> str:
 
 
 def _role_definition(settings: Settings, role: CustomRole) -> Step:
-    """Return the step that defines a custom role where it is granted.
+    """Return the step that defines a custom role in the subscription where it is granted.
 
     The role's id is derived from the subscription, so all its platforms share one definition.
     """
@@ -305,7 +304,7 @@ def _role_definition(settings: Settings, role: CustomRole) -> Step:
 
 
 def _same_permissions(answer: Any, value: str) -> Any:
-    """Return the definition, if it still grants the same: a later template may take more away."""
+    """Return the role definition if its permissions equal `value`; else None, so it is updated."""
     granted = ((answer or {}).get("properties") or {}).get("permissions") or []
     is_same = len(granted) == 1 and all(
         sorted(granted[0].get(kind) or ()) == sorted(operations)
@@ -315,7 +314,7 @@ def _same_permissions(answer: Any, value: str) -> Any:
 
 
 def _environment(settings: Settings) -> Iterator[Step]:
-    """Yield the state of a stack, its identities and roles, and its GitHub environments."""
+    """Yield the steps of one stack: its state, identities, roles and GitHub environments."""
     home = state(settings)
     yield from _state_steps(settings)
     for purpose in BEFORE_THE_PROGRAM:
@@ -348,7 +347,7 @@ def _environment(settings: Settings) -> Iterator[Step]:
 
 @dataclass(frozen=True)
 class Grant:
-    """A role of an identity that the bootstrap makes."""
+    """A role assignment to an identity that the bootstrap creates."""
 
     name: str
     purpose: Purpose
@@ -358,7 +357,7 @@ class Grant:
 
 
 def grants(settings: Settings) -> Iterator[Grant]:
-    """Yield the role assignments of the identities that preview and that deploy an environment."""
+    """Yield the role assignments of an environment's `preview` and `deploy` identities."""
     scope, blobs = f"/subscriptions/{settings.subscription}", "Storage Blob Data"
     account, vault = (f"{{{settings.environment}-{part}.id}}" for part in ("account", "vault"))
     yield Grant("preview-reader", "preview", "Reader", scope)
@@ -374,7 +373,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
     registry_subscription = settings.registry_subscription
     if settings.asset_registry.mode != "use" or registry_subscription == settings.subscription:
         return
-    # Its group, and those that Azure makes for its accounts, may not be there yet.
+    # On the subscription: the resource groups of the registry may not exist yet.
     scope, condition = (
         f"/subscriptions/{registry_subscription}",
         _condition(ON_REGISTRY, registry_subscription),
@@ -400,8 +399,8 @@ def _condition(names: Iterable[str], subscription: str) -> str:
 
 
 def _providers(settings: Settings) -> Iterator[Step]:
-    """Azure's resource providers in the subscription: Pulumi's provider registers none
-    (pulumi/pulumi-azure-native#3479).
+    """Yield the step that registers resource providers in the subscription; Pulumi's provider
+    registers none (pulumi/pulumi-azure-native#3479).
     """
     where = ("--subscription", settings.subscription)
     ask = ("az", "provider", "list", *where)
@@ -417,11 +416,11 @@ def _providers(settings: Settings) -> Iterator[Step]:
 
 
 def _stack(settings: Settings, home: State) -> Iterator[Step]:
-    """Yield the stack in the state, and the key of its secrets in its file, which is on main where
-    workflows read it.
+    """Yield the steps that create the stack, write the key of its secrets into the stack file, and
+    push the file to main, where workflows read it.
 
-    `pulumi stack init` writes the key into the file (pulumi/pulumi#5650). Where it was ended before
-    that, `change-secrets-provider` does.
+    `pulumi stack init` writes the key (pulumi/pulumi#5650). If it was interrupted before that,
+    `change-secrets-provider` writes it.
     """
     name = settings.environment
     # Makes Pulumi's client of the vault sign in as the Azure CLI's user.
@@ -457,7 +456,7 @@ def _stack(settings: Settings, home: State) -> Iterator[Step]:
 
 
 def _missing(answer: Any) -> list[str]:
-    """The providers that are not registered, and not about to be in the regions that are left."""
+    """Return the resource providers of PROVIDERS that are neither registered nor registering."""
     registered = {
         item["namespace"].lower()
         for item in answer
@@ -467,25 +466,25 @@ def _missing(answer: Any) -> list[str]:
 
 
 def _listed(name: str, answer: Any, _: str) -> Any:
-    """A stack of the state; a name may come with the organisation and the project before it."""
+    """Return the listed stack `name`, None if absent; Pulumi may print `ORG/PROJECT/` before it."""
     return next((item for item in answer or () if item["name"].rpartition("/")[2] == name), None)
 
 
 def _keyed(name: str, answer: Any, secrets: str) -> Any:
-    """Return the stack, if its file holds a key that this provider has encrypted."""
+    """Return the stack if its file has a key encrypted by this secrets provider, else None."""
     key = loader.encryption(name, loader.FOLDER)
     return _listed(name, answer, "") if key and key[0] == secrets else None
 
 
 def _on_main(name: str, answer: Any, _: str) -> Any:
-    """Return the file, if main's has the key of this checkout's."""
+    """Return the stack file on main if it has the key of the checkout's file, else None."""
     content = base64.b64decode((answer or {}).get("content") or "").decode(errors="replace")
     key = loader.encryption(name, loader.FOLDER)
     return answer if key and all(word in content.split() for word in key) else None
 
 
 def _identities(settings: Settings) -> Iterator[Step]:
-    """Yield the steps for the identities that the program creates, once a person deploys it."""
+    """Yield a step per identity of the program; a person creates them by deploying the program."""
     names = settings.names
     group = ("--resource-group", names.group, "--subscription", settings.subscription)
     deploy = ("gh", "workflow", "run", "infra.yml", "--repo", settings.github)
@@ -495,7 +494,7 @@ def _identities(settings: Settings) -> Iterator[Step]:
 
 
 def _identity(settings: Settings, purpose: Purpose) -> Iterator[Step]:
-    """Yield the steps of an identity, in the state's group, for jobs of one GitHub environment."""
+    """Yield the steps that create an identity and its credential for one GitHub environment."""
     where = ("--resource-group", state(settings).group, "--subscription", settings.subscription)
     prefix = f"{settings.environment}-{purpose}"
     identity = f"id-{settings.name}-{prefix}"

@@ -1,4 +1,4 @@
-"""A verdict of `infra doctor`, and the one on permissions."""
+"""The result of a check of `infra doctor`, and the check of permissions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.live.arm import Arm
 
 @dataclass(frozen=True)
 class Check:
-    """The verdict on one thing."""
+    """The result of one check of `infra doctor`."""
 
     name: str
     verdict: Literal["ok", "warning", "error"]
@@ -32,7 +32,7 @@ def granted(
     scope: str,
     by: str = "`infra bootstrap` assigns it to the deployer",
 ) -> Iterator[Check]:
-    """Yield a check for each action in `needed`: whether the user may perform it on `scope`.
+    """Yield an error for each action in `needed` that the user lacks on `scope`, else one ok.
 
     `scope` is the id of a subscription, group or resource. `needed` has (action, role that allows
     it) pairs; `by` says who assigns the role.

@@ -1,8 +1,8 @@
-"""`infra doctor`: would Azure refuse the next update, as far as that can be known in advance?
+"""`infra doctor`: read-only checks whether Azure would reject the next update.
 
-Each check passes, warns, or fails with the next command to type. Nothing is changed. First come the
-order of the checks and those of the subscription: its state, providers, permissions and quota; then
-those of declared resources: names, VM sizes, deleted resources, the budget.
+Each check passes, warns, or fails with the next command to run. The first functions check the
+subscription: state, providers, permissions, quota. The others check declared resources: VM sizes,
+names, deleted resources, the budget.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HINTS = {
 
 
 def examine(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Every check, offline ones first; a question that Azure refuses to answer is a warning."""
+    """Yield the results of all checks, offline ones first; one that Azure denies is a warning."""
     provided = [resource for resource in declared if resource.custom]
     yield from retirements(settings)
     for label, checks in (
@@ -53,8 +53,8 @@ def examine(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Itera
             yield Check(label, "warning", f"no response from Azure: {error}", hint)
 
 
-# API versions: rest/api/resources/subscriptions/get; providers as azure-mgmt-resource asks for
-# them; features of a provider.
+# API versions of subscriptions (rest/api/resources/subscriptions/get), of providers (the one of
+# azure-mgmt-resource), and of a provider's features.
 SUBSCRIPTIONS, PROVIDERS, FEATURES = "2022-12-01", "2025-04-01", "2021-07-01"
 # States that allow all operations, at least for some time:
 # cost-management-billing/manage/subscription-states
@@ -62,9 +62,9 @@ _OPEN = ("enabled", "warned", "pastdue")
 # Providers that an endpoint also needs; the error SubscriptionNotRegistered does not name them
 # (learn.microsoft.com/answers/questions/2068819).
 ENDPOINTS = ("Microsoft.Cdn", "Microsoft.PolicyInsights")
-# A managed network creates its private endpoints with it (how-to-managed-network, Prerequisites).
+# Provider for a managed network's private endpoints (how-to-managed-network, Prerequisites).
 NETWORK = "Microsoft.Network"
-# Actions that a deployment needs for a kind that it declares, and the role that allows each.
+# Declared kind → the action that its deployment needs, and a role that allows it.
 ACTIONS: Mapping[str, tuple[str, str]] = {
     "authorization:RoleAssignment": (
         "Microsoft.Authorization/roleAssignments/write",
@@ -83,7 +83,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
         "Contributor",
     ),
 }
-# For a private endpoint to the asset registry.
+# The same for a private endpoint to the asset registry.
 CONNECTION = (
     "Microsoft.MachineLearningServices/registries/privateEndpointConnectionsApproval/action",
     APPROVER,
@@ -92,7 +92,7 @@ DEDICATED, SPOT = "TotalDedicatedCores", "TotalLowPriorityCores"
 
 
 def state(settings: Settings, arm: Arm) -> Iterator[Check]:
-    """Check the tenant and the subscription's state: a disabled one refuses every change."""
+    """Check the subscription's tenant and state: Azure rejects changes in a disabled one."""
     answer = arm.get(f"/subscriptions/{arm.subscription}", SUBSCRIPTIONS) or {}
     tenant, state = str(answer.get("tenantId") or ""), str(answer.get("state") or "unknown")
     if tenant and tenant.lower() != settings.tenant.lower():
@@ -108,7 +108,7 @@ def state(settings: Settings, arm: Arm) -> Iterator[Check]:
 
 
 def reference(settings: Settings, arm: Arm) -> Iterator[Check]:
-    """Check that the asset registry exists in its region: another stack creates it.
+    """Check that the asset registry, which another stack creates, exists in the stack's region.
 
     That stack may be in another subscription.
     """
@@ -134,7 +134,7 @@ def reference(settings: Settings, arm: Arm) -> Iterator[Check]:
 
 
 def providers(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Yield the checks of resource providers: Azure creates nothing of an unregistered one."""
+    """Check that the resource providers of all declared resources are registered."""
     needed = _needed_providers(resources, arm.subscription)
     missing = 0
     for name in sorted(needed):
@@ -144,7 +144,7 @@ def providers(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
             continue
         missing += 1
         if registration == "Registering":
-            # Regions that are registered already accept resources (resource-providers-and-types).
+            # Regions that are already registered accept resources (resource-providers-and-types).
             yield Check(f"provider {name}", "warning", "registration is incomplete in some regions")
         else:
             hint = f"az provider register --namespace {name}"
@@ -171,7 +171,7 @@ def _needed_providers(resources: Sequence[Resource], subscription: str) -> set[s
 
 
 def features(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Encryption at host needs a feature that the subscription registers."""
+    """Check that the subscription has the feature EncryptionAtHost, if a resource uses it."""
     profiles = [resource.inputs.get("securityProfile") or {} for resource in resources]
     if not any(profile.get("encryptionAtHost") for profile in profiles):
         return
@@ -198,7 +198,7 @@ def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 
 def registry_permissions(settings: Settings, arm: Arm) -> Iterator[Check]:
-    """Check the permissions on the asset registry's subscription, if it is another one."""
+    """Check the user's permissions on the asset registry's subscription, if it is another one."""
     registry_subscription = settings.registry_subscription
     if settings.asset_registry.mode == "use" and registry_subscription != settings.subscription:
         needed = [ACTIONS["authorization:RoleAssignment"]]
@@ -210,7 +210,7 @@ def registry_permissions(settings: Settings, arm: Arm) -> Iterator[Check]:
 
 
 def quota(settings: Settings, arm: Arm) -> Iterator[Check]:
-    """Azure ML's quota in the region: by family and in total for dedicated, in total for spot.
+    """Check Azure ML's core quota in the region: dedicated by family and in total, spot in total.
 
     Azure ML lists an entry of the same name for dedicated and for low-priority cores, and again
     for each workspace and cluster; the id and the type distinguish them. -1 means no limit
@@ -233,9 +233,9 @@ def quota(settings: Settings, arm: Arm) -> Iterator[Check]:
 
 
 def _needed_cores(settings: Settings) -> Mapping[str, tuple[int, int]]:
-    """Quota → the cores of all nodes, and of the largest minimum."""
+    """Map each quota to the cores of all nodes, and to the largest minimum of one machine."""
     machines = [
-        # Azure refuses a cluster without quota for one node, even if it starts with none.
+        # Azure rejects a cluster without quota for one node, even if `min_nodes` is 0.
         *(
             (cluster.hardware, cluster.spot, cluster.max_nodes, max(cluster.min_nodes, 1))
             for cluster in settings.computes
@@ -251,7 +251,7 @@ def _needed_cores(settings: Settings) -> Mapping[str, tuple[int, int]]:
 
 
 def _counts(usage: Mapping[str, Any]) -> bool:
-    """Return whether a quota counts: spot cores of a single family have no limit."""
+    """Return whether a quota limits clusters: spot cores have no limit per family."""
     spot = "lowpriority" in str(usage.get("type")).lower()
     return not spot or (usage.get("name") or {}).get("value") == SPOT
 
@@ -281,9 +281,8 @@ def _enough(
     return Check(name, "ok" if limit - used >= most else "warning", f"{free}, {needed}")
 
 
-# Kind whose names all of Azure shares → the input with the name, and the type that the question is
-# about whether one is free (checkNameAvailability in the service's REST reference).
-# Settings and their names only allow what Azure accepts (resource-name-rules).
+# Kind with globally unique names → the input with the name, and the `type` for the request
+# checkNameAvailability. `infra.settings` already checks their format (resource-name-rules).
 GLOBAL: Mapping[str, tuple[str, str]] = {
     "storage:StorageAccount": ("accountName", "Microsoft.Storage/storageAccounts"),
     "keyvault:Vault": ("vaultName", "Microsoft.KeyVault/vaults"),
@@ -292,7 +291,7 @@ GLOBAL: Mapping[str, tuple[str, str]] = {
 
 
 def retirements(settings: Settings) -> Iterator[Check]:
-    """Yield a warning for each size with an announced retirement; settings refuse a retired one."""
+    """Warn of each VM size with an announced retirement; `infra settings` rejects retired ones."""
     retiring = {size: entry for size in settings.sizes if (entry := retirement(size))}
     for size, entry in sorted(retiring.items()):
         message = f"the {entry.family} series retires on {entry.day}"
@@ -306,7 +305,7 @@ DELETED_LOGS = "Microsoft.OperationalInsights/deletedWorkspaces"
 
 
 def free_names(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Check that each global name is free, or used by the declared resource itself."""
+    """Check that each globally unique name is free, or in use by the declared resource itself."""
     addresses = Addresses(resources, arm.subscription)
     for resource in resources:
         if resource.kind not in GLOBAL:
@@ -326,7 +325,7 @@ def free_names(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 
 def deleted_vaults(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Check for deleted vaults: each reserves its name until purged, if it can be purged."""
+    """Check that no soft-deleted vault has a declared name, which it reserves until its purge."""
     declared = {
         str(resource.inputs["vaultName"]).lower()
         for resource in resources
@@ -341,8 +340,8 @@ def deleted_vaults(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
             region = properties.get("location") or "its region"
             until = str(properties.get("scheduledPurgeDate") or "it is purged")
             message = f"deleted; its name is reserved until {until}"
-            # Pulumi makes a vault or knows it; one that came back is neither where the stack was
-            # destroyed (pulumi/pulumi-azure-native#4052).
+            # After `pulumi destroy`, the state lacks the vault: Pulumi would try to create the
+            # recovered one (pulumi/pulumi-azure-native#4052).
             hint = (
                 f"az keyvault recover --name {name} --location {region}; after `pulumi destroy`"
                 " another name: the next number as `generation` in platform:vault"
@@ -353,9 +352,9 @@ def deleted_vaults(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 
 def deleted_logs(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Check for deleted Log Analytics workspaces: a new one gets the data of the deleted one.
+    """Check for deleted Log Analytics workspaces: a new one of that name restores the old data.
 
-    In another region its name is reserved for fourteen days (azure-monitor/logs/delete-workspace).
+    In another region the name is reserved for fourteen days (azure-monitor/logs/delete-workspace).
     """
     kind = "operationalinsights:Workspace"
     addresses = Addresses(resources, arm.subscription)
@@ -380,9 +379,9 @@ def deleted_logs(settings: Settings, resources: Sequence[Resource], arm: Arm) ->
 
 
 def deleted_workspaces(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Yield a warning before a workspace is created: only the portal lists deleted ones.
+    """Warn of each workspace that does not exist yet: a deleted one may reserve its name.
 
-    A deleted workspace reserves its name for fourteen days (machine-learning/concept-soft-delete).
+    It does so for fourteen days (machine-learning/concept-soft-delete); only the portal lists it.
     """
     addresses = Addresses(resources, arm.subscription)
     for resource in resources:
@@ -398,7 +397,7 @@ def deleted_workspaces(resources: Sequence[Resource], arm: Arm) -> Iterator[Chec
 
 
 def failed_clusters(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Check for clusters that Azure failed to create: updates do not repair them."""
+    """Check that no cluster is in the state Failed, which an update does not repair."""
     addresses = Addresses(resources, arm.subscription)
     failed = 0
     for resource in resources:
@@ -417,7 +416,7 @@ def failed_clusters(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 
 def budget(resources: Sequence[Resource], arm: Arm, today: date) -> Iterator[Check]:
-    """Check that a new budget begins in this month, or in one of the twelve after it."""
+    """Check that a new budget begins in this month or one of the next twelve."""
     addresses = Addresses(resources, arm.subscription)
     for resource in resources:
         if resource.kind != "consumption:Budget":

@@ -1,10 +1,10 @@
-"""Drift: missing, changed and undeclared resources, compared with what the program declares.
+"""Drift: resources in Azure that are missing, changed or undeclared by the program.
 
-Only what the program declares is compared; values that Azure fills in are not drift.
-`drift_ignore.yml` lists known differences that mean nothing, each with its reason.
+Only declared inputs are compared; values that Azure fills in are not drift. `drift_ignore.yml`
+lists harmless differences, each with its reason.
 
-Undeclared resources are those of the resource group. A role, lock or diagnostic setting that
-somebody added to a resource is in no list of the group, so only declared ones are checked.
+Undeclared resources are found in the list of the resource group. It lacks role assignments, locks
+and diagnostic settings, so undeclared ones are not detected.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 RULES = "managedNetwork.outboundRules"
 ABSENT = object()
 PROPERTIES = "properties"
-# Keys of a resource beside its `properties`.
+# Top-level keys of a resource in Azure's response.
 _OUTSIDE = frozenset(
     {"location", "tags", "sku", "kind", "identity", "zones", "plan", "extendedLocation", PROPERTIES}
 )
-# Names that the SDK gives (x-ms-client-name in azure-rest-api-specs) → Azure's own.
+# Kind → input name of the SDK (x-ms-client-name in azure-rest-api-specs) → name in the response.
 _RENAMED: Mapping[str, Mapping[str, str]] = {
     "storage:StorageAccount": {
         "enableHttpsTrafficOnly": "supportsHttpsTrafficOnly",
@@ -53,7 +53,7 @@ class Difference:
     kind: Kind
     resource: str
     id: str
-    # Of the input; "" for the whole resource; the reason if `kind` is not-comparable.
+    # Path of the input; "" for the whole resource; the reason if `kind` is not-comparable.
     path: str = ""
     declared: object = None
     actual: object = None
@@ -69,13 +69,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class IgnoredDifferences:
-    """Differences that mean nothing: inputs by kind, and undeclared resources by id."""
+    """Harmless differences: (kind, path) of inputs, and patterns of undeclared resource ids."""
 
     inputs: frozenset[tuple[str, str]]
     resources: tuple[re.Pattern[str], ...]
 
     def ignores(self, kind: str, path: str) -> bool:
-        """Return whether a difference at that path is to be ignored."""
+        """Return whether a difference at `path` of a resource of `kind` is ignored."""
         plain = re.sub(r"\[\d+\]", "[]", path)
         return (kind, plain) in self.inputs or ("*", plain) in self.inputs
 
@@ -85,7 +85,7 @@ class IgnoredDifferences:
 
 
 def read_ignored(path: Path = IGNORE_FILE) -> IgnoredDifferences:
-    """Return the list in a file; raise ValueError for an entry without a reason."""
+    """Read the ignored differences from a file; raise ValueError for an entry without a reason."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     for entry in (*document["inputs"], *document["resources"]):
         if not str(entry.get("reason", "")).strip():
@@ -99,7 +99,7 @@ def read_ignored(path: Path = IGNORE_FILE) -> IgnoredDifferences:
 def drift(
     resources: Sequence[Resource], arm: Arm, ignored: IgnoredDifferences
 ) -> Iterator[Difference]:
-    """Yield every difference, resource by resource."""
+    """Yield all differences of declared resources, then undeclared resources of their groups."""
     addresses = Addresses(resources, arm.subscription)
     declared: set[str] = set()
     groups: set[str] = set()
@@ -148,13 +148,13 @@ def _changes(
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Compares the inputs of one kind of resource."""
+    """Comparison of the inputs of one kind of resource with Azure's response."""
 
     kind: str
     addresses: Addresses
 
     def compared(self, path: str, declared: Any, actual: Any) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the leaves that differ: path, declared, actual."""
+        """Yield (path, declared, actual) of each difference; skip secrets and unknown outputs."""
         actual = _enabled(self.kind, actual)
         if declared in (None, {}, []) and actual in (ABSENT, None, {}, []):
             return
@@ -186,7 +186,7 @@ class _Comparison:
     def _lists(
         self, path: str, declared: list[Any], actual: list[Any]
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Compare lists in any order: each declared item with the most similar actual one."""
+        """Yield the differences of each declared item from the most similar actual one."""
         candidates = list(actual)
         for number, value in enumerate(declared):
             differences = [
@@ -225,16 +225,15 @@ def _seconds(text: str) -> int | None:
 
 
 def _value(kind: str, answer: Mapping[str, Any], name: str, *, outermost: bool = False) -> Any:
-    """Return the value of an input in Azure's response; ABSENT if it has none.
+    """Return the value of the input `name` in Azure's response; ABSENT if it has none.
 
-    The SDK flattens `properties` and renames some inputs: at every depth a value is looked up in
-    the response and in its `properties` (the subnets of a network, the rules of a security group).
-    Names may differ in case, `_` and `.` (`Application_Type`). `outermost`: the response is a
-    resource, not a nested input or a list item.
+    The SDK flattens `properties` and renames some inputs. The value is therefore looked up in
+    `answer` and in its `properties`, at every depth, ignoring case, `_` and `.`
+    (`Application_Type`). `outermost` is True if `answer` is a whole resource.
     """
     inner = answer.get(PROPERTIES)
     inner = inner if isinstance(inner, Mapping) else {}
-    # A kind may have an input of the same name as a key that every resource has.
+    # An input may share its name with a top-level key of every resource.
     first, second = (inner, answer) if outermost and name not in _OUTSIDE else (answer, inner)
     value = _named(kind, first, name)
     is_other = outermost and name == PROPERTIES and not isinstance(value, Mapping)
@@ -242,7 +241,7 @@ def _value(kind: str, answer: Mapping[str, Any], name: str, *, outermost: bool =
 
 
 def _enabled(kind: str, answer: Any) -> Any:
-    """Return a list without disabled items: Azure also lists diagnostic categories that are off."""
+    """Return a diagnostic setting's list without disabled items, which Azure lists too."""
     if kind != "monitor:DiagnosticSetting" or not isinstance(answer, list):
         return answer
     return [
@@ -265,10 +264,10 @@ def _plain(name: str) -> str:
 def _undeclared_rules(
     declared: Mapping[str, Any], actual: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Outbound rules of a managed network that are not declared: path and destination.
+    """Yield (path, destination) of each undeclared outbound rule of a managed network.
 
-    Somebody approved them, or an update of the workspace left them: it need not remove rules that
-    it does not name. Azure's own rules have other categories.
+    Somebody approved it, or an update of the workspace, which may keep unnamed rules, left it.
+    Azure's own rules have categories other than UserDefined.
     """
     names = {name.lower() for name in _mapping_at(declared, RULES)}
     for name, rule in _mapping_at(actual, f"properties.{RULES}").items():

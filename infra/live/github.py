@@ -1,4 +1,4 @@
-"""GitHub's part of the bootstrap: approvers, deploying branches, and branch protection.
+"""GitHub's part of the bootstrap: reviewers, deployment branches, variables and rulesets.
 
 `infra.settings.github` has the required settings; this module has the steps that apply them.
 """
@@ -22,9 +22,9 @@ _ACTIONS = ("gh", "api", "apps/github-actions")
 
 
 def token_subject(first: Settings) -> Step:
-    """Compares the subject of the workflows' tokens with the stack files.
+    """Return the step that compares the `sub` claim of GitHub's tokens with the stack files.
 
-    Without a match no federated credential would ever be accepted.
+    Azure accepts no federated credential whose subject differs.
     """
     ask = ("gh", "api", f"repos/{first.github}/{SUBJECT}")
     return Step("subject", ask, ask, _matching_subject, f"repo:{first.repository}")
@@ -52,7 +52,7 @@ def _matching_subject(answer: Any, declared: str) -> Mapping[str, str]:
 
 
 def reviewers(settings: Settings) -> Iterator[Step]:
-    """Looks up the ids of those who approve; nothing creates a team or a user."""
+    """Yield a step per reviewer that looks up its id; raise UserError if there is no reviewer."""
     if not settings.reviewers:
         raise cannot(
             f"{settings.environment} has no reviewers",
@@ -69,7 +69,7 @@ def _reviewer(settings: Settings, reviewer: str) -> str:
 
 
 def purpose_environment(settings: Settings, purpose: Purpose) -> Iterator[Step]:
-    """Yield the GitHub environment of a purpose, with its required reviewers."""
+    """Yield the steps of the GitHub environment of a purpose, with its required reviewers."""
     environment = github_environment(settings, purpose)
     if purpose not in REVIEWED:
         yield from protected_environment(environment, settings)
@@ -89,7 +89,7 @@ def purpose_environment(settings: Settings, purpose: Purpose) -> Iterator[Step]:
 def protected_environment(
     environment: str, settings: Settings, more: Words = (), reviewers: tuple[str, ...] = ()
 ) -> Iterator[Step]:
-    """Yield the steps of a GitHub environment that only main deploys to, without admin bypass.
+    """Yield the steps of a GitHub environment that only the branch main may use, without bypass.
 
     GitHub does not document `can_admins_bypass` for this request but accepts it
     (google/go-github#2725).
@@ -124,7 +124,7 @@ def protected_environment(
 def rulesets(settings: Settings, keys: tuple[str, ...]) -> Iterator[Step]:
     """Yield the steps of the rulesets for main, release tags and proposal branches.
 
-    Until the stacks' keys are on main, only administrators push to it; afterwards nobody does.
+    Administrators may push to main until the steps `keys` have run; afterwards nobody may.
     """
     app = ("gh", "variable", "list", "--repo", settings.github, "--env", BOT)
     command = ("gh", "variable", "set", "APP_ID", "--repo", settings.github, "--env", BOT)
@@ -161,7 +161,7 @@ def _ruleset_differences(ruleset: Ruleset, answer: Any, apps: str) -> Iterator[s
 
 
 def _app_id(answer: Any, _: str) -> Mapping[str, int] | None:
-    """Return the number of the team's app, which whoever made it stored."""
+    """Return the id of the team's GitHub App from the variable APP_ID; None if it is not set."""
     values = {item["name"]: item["value"] for item in answer or ()}
     return {"id": int(values["APP_ID"])} if values.get("APP_ID", "").isdecimal() else None
 
@@ -171,7 +171,7 @@ def _named(name: str, answer: Any, _: str) -> Any:
 
 
 def variables(settings: Settings, purpose: Purpose, variables: Mapping[str, str]) -> Iterator[Step]:
-    """Yield the variables of a GitHub environment: who signs in where, and these."""
+    """Yield the steps that set a GitHub environment's variables: Azure sign-in and `variables`."""
     where = ("--repo", settings.github, "--env", github_environment(settings, purpose))
     prefix = f"{settings.environment}-{purpose}"
     values = {
@@ -185,7 +185,7 @@ def variables(settings: Settings, purpose: Purpose, variables: Mapping[str, str]
 
 
 def variable(step: str, name: str, value: str, where: Words, after: Words = ()) -> Step:
-    """Return a variable of the repository or of one of its environments."""
+    """Return the step that sets a variable of the repository or of one of its environments."""
     query = ("gh", "variable", "list", *where, "--json", "name,value")
     make = ("gh", "variable", "set", name, *where, "--body", value)
     return Step(step, query, make, partial(_has, name), value, after=after)

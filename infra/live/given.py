@@ -1,4 +1,4 @@
-"""Check existing resources that a stack uses: they exist, fit and may be used. Nothing changes."""
+"""Read-only checks that the existing resources of a stack exist, fit and may be used."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from infra.preview.capture import Resource
 from infra.settings.checks import RESERVED
 from infra.settings.model import Settings
 
-# Usable addresses of a /28. GitHub asks for as many as jobs run at once, and 30 % more
+# Usable addresses of a /28. GitHub requires one per concurrent job, and 30 % more
 # (docs.github.com: configuring-private-networking-for-github-hosted-runners).
 _RUNNERS = 16 - RESERVED
-# Runners that GitHub hosts join a subnet that is delegated to it; own machines one that is not.
+# The delegation of a subnet for GitHub-hosted runners; one for self-hosted runners has none.
 _GITHUB = "GitHub.Network/networkSettings"
 JOIN = ("Microsoft.Network/virtualNetworks/subnets/join/action", "Network Contributor")
-# Of our own network with it: virtual-network-manage-peering, Permissions.
+# For peering with the hub: virtual-network-manage-peering, Permissions.
 PEER = ("Microsoft.Network/virtualNetworks/peer/action", "Network Contributor")
 ASSIGN = (
     "Microsoft.Authorization/roleAssignments/write",
     "Role Based Access Control Administrator",
 )
 RECORD = ("Microsoft.Network/privateDnsZones/join/action", "Private DNS Zone Contributor")
-# A zone of ours is linked to the network.
+# For linking the stack's private DNS zones to the network.
 LINK = ("Microsoft.Network/virtualNetworks/join/action", "Network Contributor")
-# Of diagnostic settings and Application Insights; Log Analytics Contributor lacks it
+# For diagnostic settings and Application Insights; Log Analytics Contributor lacks this action
 # (MicrosoftDocs/azure-monitor-docs#297, JimGBritt/AzurePolicy#17).
 LOG = ("Microsoft.OperationalInsights/workspaces/sharedKeys/action", "Monitoring Contributor")
 
 
 def check_existing(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """A check of each, and of the deployer's permissions on it: its owner may grant none above."""
+    """Yield the checks of all existing resources, and of the deployer's permissions on each."""
     network = settings.network
     if settings.resource_group:
         id = f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
@@ -65,7 +65,7 @@ def check_existing(settings: Settings, declared: Sequence[Resource], arm: Arm) -
 
 
 def needed(settings: Settings) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield what the deployer needs on each existing resource: ((action, role), resource id).
+    """Yield the deployer's permissions on existing resources, as ((action, role), resource id).
 
     The owner of the resource assigns the role.
     """
@@ -90,7 +90,7 @@ def _exists(what: str, id: str, kind: str, arm: Arm) -> Iterator[Check]:
 
 
 def _scope(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Check that the private link scope contains the stack's logs, else nobody can query them."""
+    """Warn of each log resource outside the private link scope, where it cannot be queried."""
     scope = settings.monitoring.private_link_scope
     listed = arm.all(f"{scope}/scopedResources", version("monitor:PrivateLinkScopedResource"))
     linked = {
@@ -150,7 +150,7 @@ def _subnet(
 ) -> Iterator[Check]:
     """Check a subnet's free addresses, delegation, security group and service endpoints.
 
-    Runners need `needed` addresses in total, other users as many free ones.
+    A subnet of runners needs `needed` addresses in total; any other needs as many free ones.
     """
     if subnet is None:
         yield Check(name, "error", "the network has no such subnet", "ask its owner for it")
@@ -181,7 +181,7 @@ def _subnet(
 
 
 def _zones(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Check that each zone of a private endpoint exists, and that the network resolves it."""
+    """Check that each DNS zone of a private endpoint exists and is linked to the network or hub."""
     named = {
         str(zone.get("privateDnsZoneId"))
         for resource in declared

@@ -3,8 +3,8 @@
 Stored access policies and an account's SAS policy do not apply to user-delegation SAS
 (learn.microsoft.com/azure/storage/common/sas-expiration-policy), so the limit is enforced here.
 Shared keys are off on every account, so no other kind of SAS can be issued. Azure's own limit is
-seven days from the start of the key (rest/api/storageservices/create-user-delegation-sas), which
-begins before now: a SAS of seven days ends five minutes earlier.
+seven days from the start of the key (rest/api/storageservices/create-user-delegation-sas). The key
+starts five minutes before now, so a SAS of seven days is five minutes shorter.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from infra.live.arm import credential
 from ml.core.errors import Exit, Problem, UserError
 
 Access = Literal["read", "write"]
-# Permissions. Neither includes deleting; writing does not include reading.
+# SAS permissions. Neither includes delete; write does not include read.
 FILE: dict[Access, str] = {"read": "r", "write": "cw"}
 FOLDER: dict[Access, str] = {"read": "rl", "write": "cw"}
 BLOBS = "https://{account}.blob.core.windows.net"
 AZURES_LIMIT = timedelta(days=7)
-# Clocks differ: the key is valid from shortly before now.
+# The key starts this long before now, because clocks differ.
 _SKEW = timedelta(minutes=5)
 _SIGN_IN = "`az login`, and check the account's address and network rules"
 _HINTS = {
@@ -40,7 +40,7 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class Scope:
-    """A file of a container or, with a slash at the end, a folder."""
+    """A file or folder of a container; as text, a folder ends with a slash."""
 
     container: str
     path: str
@@ -62,14 +62,14 @@ class Sas:
 
     @property
     def url(self) -> str:
-        """The address with the token; it grants access to whoever has it."""
+        """The address with the token; a secret, since it grants access."""
         return f"{self.address}?{self.token}"
 
 
 def scope(text: str) -> Scope:
-    """`container/folder/` or `container/folder/file`.
+    """Parse `container/folder/` or `container/folder/file`.
 
-    Raise UserError for a wider or ambiguous path.
+    Raise UserError for a whole container or an ambiguous path.
     """
     container, _, path = text.partition("/")
     parts = path.removesuffix("/").split("/")
@@ -95,7 +95,7 @@ def lifetime(hours: float, limit: timedelta) -> timedelta:
 
 
 def service(account: str) -> BlobServiceClient:
-    """Return the blob service of a storage account, for the signed-in user."""
+    """Return a client of a storage account's blob service, authenticated as the signed-in user."""
     return BlobServiceClient(
         BLOBS.format(account=account), credential=credential("https://storage.azure.com")
     )
@@ -104,7 +104,7 @@ def service(account: str) -> BlobServiceClient:
 def issue(
     service: BlobServiceClient, wanted: Scope, access: Access, life: timedelta, limit: timedelta
 ) -> Sas:
-    """Return a SAS for `life`. Raise UserError if that exceeds the environment's `limit`.
+    """Return a SAS that is valid for `life`. Raise UserError if that exceeds `limit`.
 
     Also raise UserError, with exit 1, if Azure does not respond or denies the delegation key.
     """
@@ -135,7 +135,7 @@ def _key(service: BlobServiceClient, begins: datetime, ends: datetime) -> UserDe
             raise ValueError("empty")
     except AzureError as error:
         raise denied(error) from None
-    # The SDK fails like this on an answer that is not the service's.
+    # The SDK raises these for a response that is not from Azure Storage.
     except (AttributeError, TypeError, ValueError):
         message, hint = "a response without a key", "check the account's address and any proxy"
         raise _no_key(message, hint) from None
@@ -143,10 +143,10 @@ def _key(service: BlobServiceClient, begins: datetime, ends: datetime) -> UserDe
 
 
 def denied(error: AzureError) -> UserError:
-    """Return the reason, as Azure's error code; the answer's body is not shown."""
+    """Return a UserError with Azure's error code, without the body of the response."""
     status = getattr(error, "status_code", None)
     code = getattr(error, "error_code", None) or (status and f"status {status}")
-    code = getattr(code, "value", code)  # codes that the SDK knows are an enum
+    code = getattr(code, "value", code)  # the SDK's known codes are enum members
     return _no_key(str(code or type(error).__name__), _HINTS.get(str(code), _SIGN_IN))
 
 

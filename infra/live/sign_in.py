@@ -1,10 +1,10 @@
-"""Runs a command of a workflow that may take longer than the workflow's sign-in.
+"""Runs a command of a workflow that may outlive the workflow's sign-in to Azure.
 
-Within an hour the tokens of `az login` end, and it cannot get new ones (Azure/login#180, #372;
-Azure/azure-cli#28708): Pulumi would then lose what it did, since it writes its state to Azure
-storage (pulumi/pulumi#19452). Clients of Azure that are told a file with the job's own token read
-it again whenever they need one, and GitHub gives a job new ones for as long as it runs; each counts
-for minutes. Outside a workflow the command runs as it is, as `az login`'s user.
+In a workflow the tokens of `az login` expire within an hour and cannot be refreshed
+(Azure/login#180, #372; Azure/azure-cli#28708). Pulumi could then not write its state to Azure
+Storage (pulumi/pulumi#19452). The command therefore signs in with the job's OIDC token from a file
+(AZURE_FEDERATED_TOKEN_FILE). This module renews the file, since a token is valid for minutes.
+Outside a workflow the command runs unchanged, as the user of `az login`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ml.core.errors import Exit, Problem
 
 # docs.github.com/actions/reference/security/oidc, "Methods for requesting the OIDC token".
 URL, TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
-# A token of GitHub's counts for five minutes (hashicorp/packer-plugin-azure#331).
+# Seconds between renewals; GitHub's tokens are valid for 5 min (hashicorp/packer-plugin-azure#331).
 EVERY_S = 120.0
 
 
 def main(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Return the exit code of the command; 1 if GitHub gives the job no token.
+    """Run the command and return its exit code; 1 if GitHub gives the job no token.
 
-    Outside a workflow it does not return: the command takes the place of this process.
+    Outside a workflow it does not return: the command replaces this process (exec).
     """
     if not variables.get(URL):
         os.execvpe(command[0], [*command], variables)
@@ -59,23 +59,24 @@ def main(command: Sequence[str], variables: Mapping[str, str]) -> int:
 def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run the command and return its exit code.
 
-    An interrupt is left to the command: Pulumi writes its state first.
+    SIGINT is left to the command, since Pulumi writes its state before it exits.
     """
     ended = Event()
-    # A terminal interrupts both; who ends this process alone means the command.
+    # A terminal sends SIGINT to both processes. SIGTERM reaches only this one, so it is forwarded.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
     process = subprocess.Popen(command, env=variables)
     signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
-    if ended.is_set():  # while it started
+    if ended.is_set():  # SIGTERM arrived during Popen
         process.terminate()
     return process.wait()
 
 
 def _environment(file: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for azidentity's WorkloadIdentityCredential and for azure-native.
+    """Return the command's environment variables, with those for signing in to Azure.
 
-    The first signs in to the state and its key; azure-native requests tokens from GitHub itself.
+    Pulumi reads its state and key with azidentity's WorkloadIdentityCredential (AZURE_…). The
+    provider azure-native requests tokens from GitHub itself (ARM_…).
     """
     return {
         **{name: text for name, text in variables.items() if name != "AZURE_KEYVAULT_AUTH_VIA_CLI"},
@@ -89,7 +90,7 @@ def _environment(file: Path, variables: Mapping[str, str]) -> dict[str, str]:
 
 def _keep(file: Path, variables: Mapping[str, str], ended: Event) -> None:
     """Renew the token every `EVERY_S` seconds until `ended`; retry a failure the next time."""
-    # Signals are for the thread that waits for the command.
+    # The main thread, which waits for the command, handles the signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     while not ended.wait(EVERY_S):
         try:
@@ -99,7 +100,7 @@ def _keep(file: Path, variables: Mapping[str, str], ended: Event) -> None:
 
 
 def _renew(file: Path, variables: Mapping[str, str]) -> None:
-    """Write a new token to the file: atomically, and readable by this user only."""
+    """Request a token from GitHub; write it to the file atomically, readable by this user only."""
     request = Request(f"{variables[URL]}&{urlencode({'audience': AUDIENCE})}")
     request.add_header("Authorization", f"Bearer {variables[TOKEN]}")
     with urlopen(request, timeout=30) as response:

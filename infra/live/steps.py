@@ -1,4 +1,4 @@
-"""Repeatable steps: each checks whether something exists, and creates it if not, with `az` or `gh`.
+"""Idempotent steps: each queries whether an object exists, and creates it, with `az` or `gh`.
 
 An interrupted run continues where it stopped; a second run changes nothing.
 """
@@ -19,13 +19,13 @@ from ml.core.errors import Exit, Problem, UserError
 
 Words = tuple[str, ...]
 Outcome = Literal["exists", "created", "missing", "differs"]
-# Runs a command: its JSON, or None if it is a question (True) and nothing exists.
+# (command, is_query) → the command's JSON; None if it is a query for a missing object.
 Run = Callable[[Words, bool], Any]
 # What both programs print if something does not exist; any other error is a failure.
 ABSENT = ("NotFound", "could not be found", "was not found", "does not exist", "HTTP 404")
-# Looks similar, but nothing can be created in an invisible subscription.
+# An error, although it contains a text of ABSENT: nothing can be created in that subscription.
 UNSEEN = "SubscriptionNotFound"
-# What GitHub says of rulesets, and of required reviewers, in a private repository without them
+# GitHub's errors if its plan excludes rulesets or required reviewers for private repositories
 # (docs.github.com: actions/reference/workflows-and-actions/deployments-and-environments).
 UNPAID = ("Upgrade to GitHub", "billing plan")
 INSTALL = {
@@ -39,8 +39,8 @@ INSTALL = {
 class Step:
     """A setup step: a query for what exists, and a command that creates it.
 
-    Words may contain `{name.output}`, an output of an earlier step; after `--input -` the last word
-    is the standard input.
+    Words may contain `{step.output}`, an output of an earlier step. If the command ends with
+    `--input - TEXT`, the text is its standard input.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Step:
     make: Words
     # (response of `query`, `value`) → the existing object; None or empty if there is none.
     existing: Callable[[Any, str], Any] = field(default=lambda answer, value: answer)
-    value: str = ""  # the expected value; may also contain `{name.output}`
-    by_hand: bool = False  # a person has to run `make`
+    value: str = ""  # the expected value; may also contain `{step.output}`
+    by_hand: bool = False  # a person must run `make`
     # (existing object, `value`) → how it differs from the expected one.
     differences: Callable[[Any, str], Iterable[str]] = field(default=lambda answer, value: ())
     # Existing object → commands to run before `make`, such as deleting surplus objects.
@@ -140,7 +140,7 @@ def run_command(words: Words, question: bool) -> Any:
 
 
 def shown(words: Words) -> list[str]:
-    """Return a command; what only an earlier answer provides is in <>."""
+    """Return the words of a command, with `<step.output>` for outputs of earlier steps."""
     return [
         "".join(
             literal + (f"<{name}>" if name else "")
@@ -151,13 +151,13 @@ def shown(words: Words) -> list[str]:
 
 
 def shell(words: Words) -> str:
-    """Return a command as a person would type it."""
+    """Return a command in shell syntax, with its standard input as `<<<`."""
     words, text = _separated(tuple(shown(words)))
     return shlex.join(words) + (f" <<< {shlex.quote(text)}" if text else "")
 
 
 def as_json(result: Result) -> dict[str, object]:
-    """Return one result for a program."""
+    """Return one result for JSON output."""
     return {
         "step": result.step.name,
         "outcome": result.outcome,
@@ -167,17 +167,17 @@ def as_json(result: Result) -> dict[str, object]:
 
 
 def cannot(message: str, expected: str, hint: str = "infra settings") -> UserError:
-    """Return the error for a plan or step that is impossible."""
+    """Return the UserError `cannot-bootstrap` for an invalid plan or step."""
     return UserError(Problem("cannot-bootstrap", message, expected, hint))
 
 
 def literal(value: object) -> str:
-    """JSON as a word of a step, in which braces refer to another step."""
+    """Return JSON with escaped braces, since single braces refer to another step."""
     return json.dumps(value).replace("{", "{{").replace("}", "}}")
 
 
 def referring(value: object) -> str:
-    """Return JSON; a string that is only `{step.output}` becomes an unquoted placeholder."""
+    """Return JSON as `literal`, but strings `{step.output}` become unquoted placeholders."""
     return re.sub(r'"\{(\{[\w.-]+\})\}"', r"\1", literal(value))
 
 
@@ -187,7 +187,7 @@ def _separated(words: Words) -> tuple[Words, str]:
 
 
 def _filled(words: Words, answers: Mapping[str, Any]) -> tuple[Words, str]:
-    """Return the words with earlier outputs filled in, and the first reference without one."""
+    """Return the words with earlier outputs filled in, and ""; or () and the missing output."""
     filled = []
     for word in words:
         text = ""

@@ -1,7 +1,7 @@
-"""What each workflow, cluster and endpoint may do, as a table of who, role and resource.
+"""The roles of each workflow, cluster and endpoint, as a table (`infra access`).
 
-It is computed from what the stack's program declares, the steps of `infra bootstrap` and the
-workflow files: a role is named by its id, and an identity by what uses it.
+It is computed from the role assignments of the stack's program and of `infra bootstrap`, and from
+the workflow files. Role names are derived from ids, and an identity is shown by its users.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Itera
 
 
 def _bootstrap_role(settings: Settings, grant: bootstrap.Grant) -> tuple[str, str]:
-    """A role of the bootstrap; its scope is a subscription, or refers to what a step made."""
+    """Return (role, scope) of a grant of the bootstrap, as text for the table."""
     words = {"account": "its state", "vault": "the key of its state"}
     part = re.fullmatch(r"\{.*-(\w+)\.id\}", grant.scope)
     limited = ", only roles that the program grants" if grant.condition else ""
@@ -80,7 +80,7 @@ def _bootstrap_role(settings: Settings, grant: bootstrap.Grant) -> tuple[str, st
 def _of_program(
     settings: Settings, declared: Sequence[Resource]
 ) -> dict[str, set[tuple[str, str]]]:
-    """Return the roles of each holder: a GitHub environment, a resource, or a person's id."""
+    """Map each holder (GitHub environment, resource or person's id) to its (role, scope) pairs."""
     holders = _holders(settings, declared)
     grants: dict[str, set[tuple[str, str]]] = {}
     for resource in declared:
@@ -96,7 +96,7 @@ def _of_program(
 
 
 def _holders(settings: Settings, declared: Sequence[Resource]) -> dict[str, set[str]]:
-    """Identity → what acts as it."""
+    """Map each identity to the GitHub environments and resources that use it."""
     environments = {
         subject(settings, purpose): github_environment(settings, purpose) for purpose in PURPOSES
     }
@@ -116,7 +116,7 @@ def _holders(settings: Settings, declared: Sequence[Resource]) -> dict[str, set[
 
 
 def _may_be(environment: str, settings: Settings, purpose: Purpose) -> bool:
-    """Return whether the name in a workflow may be that GitHub environment.
+    """Return whether `environment` of a workflow may be the GitHub environment of a purpose.
 
     Names are case-insensitive; an expression `${{ … }}` matches any text.
     """

@@ -1,1 +1,1 @@
-"""What a merge would provision, offline: the real program, stand-in engine, policies and cost."""
+"""Offline preview of the infrastructure: the real program, a stand-in engine, policies, cost."""

@@ -1,4 +1,4 @@
-"""The resources that a program declared, as plain data, and how two runs of it differ."""
+"""The resources that a run of the program declared, as plain data, and the diff of two runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def logical_name(reference: str) -> str:
 
 @dataclass(frozen=True)
 class Resource:
-    """One registered resource."""
+    """One resource that the program registered."""
 
     urn: str
     type: str  # such as `azure-native:storage:StorageAccount`
@@ -47,10 +47,10 @@ class Resource:
 
 @dataclass(frozen=True)
 class Breach:
-    """A policy's message about a resource."""
+    """A policy violation of a resource."""
 
     policy: str
-    mandatory: bool  # stops an update
+    mandatory: bool  # True if it blocks an update
     urn: str
     message: str
 
@@ -63,11 +63,11 @@ class Capture:
     resources: tuple[Resource, ...]
     outputs: Mapping[str, Any]
     findings: tuple[Breach, ...] = ()
-    problems: tuple[str, ...] = ()  # what a real engine would refuse
+    problems: tuple[str, ...] = ()  # errors for which a real engine would reject the program
 
     @property
     def provided(self) -> Sequence[Resource]:
-        """The resources that Azure would have: all except components and the stack."""
+        """The resources that would exist in Azure: all except components and the stack."""
         return [resource for resource in self.resources if resource.custom]
 
     def component(self, resource: Resource) -> str:
@@ -80,13 +80,13 @@ class Capture:
 
 
 ABSENT = "(not set)"
-# The path of a rule for a whole resource.
+# `path` of a rule about a whole resource.
 ADDED, REMOVED = "added", "removed"
 
 
 @dataclass(frozen=True)
 class Property:
-    """The change of a property."""
+    """The change of one property."""
 
     path: str  # dotted, such as `sku.name`
     before: Any  # ABSENT if it was not set
@@ -95,24 +95,24 @@ class Property:
 
 @dataclass(frozen=True)
 class ResourceChange:
-    """The change of one resource, or of a file that a stack is made from."""
+    """The change of one resource, or of a file that defines a stack."""
 
     what: Literal["added", "removed", "changed"]
     kind: str  # of the resource, or the path of the file
     name: str
     urn: str  # "" for a file
-    # Differences; of an added or removed resource, what identifies it (`_essence`).
+    # The changed properties; if added or removed, those that identify the resource (`_essence`).
     properties: tuple[Property, ...] = ()
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The outcome of a change, and what to do instead. Regular expressions select the change."""
+    """A kind of change, selected by regular expressions, with its outcome and an alternative."""
 
     kind: str  # pattern of the resource's kind
     path: str  # pattern of a property's path, or REMOVED for the whole resource
     outcome: str  # may contain `{path}`, `{before}` and `{after}`
-    instead: str
+    instead: str  # what to do instead
     source: str
     when: str = ".*"  # pattern of `before → after`
 
@@ -120,10 +120,10 @@ class Rule:
 _ML = "machinelearningservices"
 _HOLDS = f"storage:StorageAccount|keyvault:Vault|(containerregistry|{_ML}):Registry"
 _NO_ZONES, _ZONES = "Standard_(LRS|(RA)?GRS)", "Standard_(RA)?G?ZRS"
-# Changes that Azure or Pulumi does not make to existing resources. A preview does not know what
-# exists, so these are notes and refuse nothing. Each rule follows a document or the provider's
-# source (paths without host: learn.microsoft.com/azure). On opening an isolated workspace its page
-# contradicts itself; the rule is the cautious reading.
+# Changes that Azure or Pulumi cannot make to existing resources. A preview does not know what
+# exists, so matches are notes and block nothing. Each rule cites a document or the provider's
+# source (paths without host: learn.microsoft.com/azure). The page on `isolationMode` contradicts
+# itself about opening an isolated workspace; the rule assumes that it is impossible.
 IMMUTABLE: tuple[Rule, ...] = (
     Rule(
         f"resources:ResourceGroup|{_ML}:Workspace|{_HOLDS}",
@@ -231,7 +231,7 @@ IMMUTABLE: tuple[Rule, ...] = (
 
 
 def changes(before: Capture | None, after: Capture) -> tuple[ResourceChange, ...]:
-    """Return the changes from one run to another, sorted by URN; without `before` all is added."""
+    """Return the changes between two runs, sorted by URN; all are added if `before` is None."""
     old = {resource.urn: resource for resource in before.provided} if before else {}
     new = {resource.urn: resource for resource in after.provided}
     replaced = [
@@ -239,14 +239,14 @@ def changes(before: Capture | None, after: Capture) -> tuple[ResourceChange, ...
         for urn in sorted(old.keys() | new.keys())
         for change in _change(old.get(urn), new.get(urn), new)
     ]
-    # A stack without resources is one whose file is gone.
+    # Without resources the stack file was deleted: its outputs are not a change.
     if before and new and (outputs := differences(before.outputs, after.outputs)):
         replaced.append(ResourceChange("changed", "pulumi:outputs", "outputs", "", outputs))
     return tuple(replaced)
 
 
 def differences(before: Any, after: Any) -> tuple[Property, ...]:
-    """Return the leaves in which two values differ, by path."""
+    """Return the nested values in which `before` and `after` differ, sorted by path."""
     old, new = dict(_walk(before, "")), dict(_walk(after, ""))
     return tuple(
         Property(path, old.get(path, ABSENT), new.get(path, ABSENT))
@@ -271,7 +271,7 @@ def _change(
             for difference in differences(_leaves(before), _leaves(after))
             if not _ignored(difference.path, after)
         )
-        # What it no longer waits for, although that is still made.
+        # Dependencies that were dropped although their resource still exists.
         unordered = sorted(({*before.dependencies} - {*after.dependencies}) & {*remaining})
         if unordered:
             names = ", ".join(urn.rpartition("::")[2] for urn in unordered)
@@ -281,14 +281,14 @@ def _change(
 
 
 def _essence(resource: Resource) -> Iterator[tuple[str, Any]]:
-    """Yield principal, role and scope of a role assignment, none of which its name shows."""
+    """Yield principal, role and scope of a role assignment; nothing for other resources."""
     if resource.kind == "authorization:RoleAssignment":
         for path in ("principalId", "roleDefinitionId", "scope"):
             yield path, resource.inputs.get(path, ABSENT)
 
 
 def _ignored(path: str, resource: Resource) -> bool:
-    """Return whether Pulumi ignores changes of a property."""
+    """Return whether the resource option `ignore_changes` covers the property at `path`."""
     inner = tuple(f"{ignored}{mark}" for ignored in resource.ignore_changes for mark in ".[")
     return path in resource.ignore_changes or path.startswith(inner)
 
@@ -303,7 +303,7 @@ def _leaves(resource: Resource) -> dict[str, Any]:
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every leaf by its path; items of a list are identified by name or text if all have one."""
+    """Yield (path, value) of nested values; list items have names in paths if all are unique."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from _walk(item, f"{path}.{key}" if path else str(key))
@@ -321,7 +321,7 @@ def _item_name(item: Any) -> Any:
 
 
 def immutable_changes(changes: Iterable[ResourceChange]) -> Iterator[str]:
-    """Yield a line for each matching rule, with its resources."""
+    """Yield a note for each rule of IMMUTABLE that changes match, with the resources' names."""
     notes: dict[str, dict[str, None]] = {}
     for change in changes:
         for note in _notes(change):

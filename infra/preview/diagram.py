@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.preview.capture import REFERENCE, Capture, Resource, logical_name
 
-# Kinds that appear as nodes, and their words.
+# Kinds that appear as nodes → their labels.
 LABELS: Mapping[str, str] = {
     "applicationinsights:Component": "Application Insights",
     "compute:VirtualMachine": "VM",
@@ -22,7 +22,7 @@ LABELS: Mapping[str, str] = {
     "redisenterprise:RedisEnterprise": "Redis",
     "storage:StorageAccount": "storage account",
 }
-# Parts that a managed network's own private endpoints lead to, by the workspace's input
+# Input of the workspace → sub-resources to which Azure adds private endpoints in a managed network
 # (how-to-managed-network, "List of required rules").
 REQUIRED: Mapping[str, Sequence[str]] = {
     "storageAccount": ("blob", "file"),
@@ -34,7 +34,7 @@ INTERNET = "Internet"
 
 
 class _Graph:
-    """Nodes in groups, and labelled edges; edges between the same nodes share one arrow."""
+    """A flowchart of grouped nodes and labelled edges; equal edges are merged into one arrow."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, str]] = {}
@@ -42,20 +42,20 @@ class _Graph:
         self._edges: dict[tuple[str, str], dict[str, None]] = {}
 
     def node(self, key: str, label: Sequence[str], group: str = "") -> None:
-        """A node with a label of several lines; the first call for a key counts."""
+        """Add a node with the lines of its label; later calls with the same key are ignored."""
         if key not in self._ids:
             self._ids[key] = f"n{len(self._ids)}"
             self._groups.setdefault(group, {})[key] = "<br/>".join(map(_escaped, label))
 
     def edge(self, start: str, end: str, labels: Sequence[str] = ()) -> None:
-        """An arrow; labels of repeated calls are collected."""
+        """Add an arrow; repeated calls add their labels to it."""
         self._edges.setdefault((start, end), {}).update(dict.fromkeys(labels))
 
     def __str__(self) -> str:
         if not self._edges:
             return ""
         for key in [key for edge in self._edges for key in edge]:
-            self.node(key, [_last(key)])  # such as a subnet of a network that is not ours
+            self.node(key, [_last(key)])  # such as a subnet of an existing network
         lines = ["flowchart LR"]
         for number, (group, nodes) in enumerate(self._groups.items()):
             indent = "    " if group else "  "
@@ -155,7 +155,7 @@ def _subnets(
 def _outbound(
     rules: Mapping[str, Sequence[Mapping[str, Any]]], subnet: Mapping[str, Any]
 ) -> list[str]:
-    """Return the destinations that a subnet's security group allows."""
+    """Return labels for the outbound destinations that a subnet's security group allows."""
     group = subnet.get("networkSecurityGroup") or {}
     allowed = [
         destination
@@ -187,7 +187,7 @@ def _managed_network(
     hosts: list[str] = []
     tags: list[str] = []
     for name, rule in sorted((network.get("outboundRules") or {}).items()):
-        # A host, a resource, or a service tag or addresses with an action.
+        # A host (string), a resource, or a service tag or addresses with an `action`.
         destination = rule.get("destination") or name
         if isinstance(destination, str):
             hosts.append(destination)
@@ -226,7 +226,7 @@ def _key(resource: Resource) -> str:
 
 
 def _target(value: str, resources: Mapping[str, Resource]) -> str:
-    """The key of the resource that an id refers to; private endpoints share one; else the id."""
+    """Return the node key of a reference, else `value`; all private endpoints share one key."""
     match = REFERENCE.search(value)
     key = match[0][2:-1].rpartition(".")[0] if match else value
     kind = resources[key].kind if key in resources else ""
@@ -243,7 +243,7 @@ def _label(target: str, resources: Mapping[str, Resource]) -> list[str]:
 
 
 def _either(fields: Mapping[str, Any], name: str) -> list[str]:
-    """The values of a field that Azure has for one value and, with an `s` or `es`, for several."""
+    """Return the values of a field in singular (`name`) and plural (`names` or `namees`) form."""
     several = fields.get(f"{name}s") or fields.get(f"{name}es") or ()
     return [str(value) for value in (fields.get(name), *several) if value]
 
@@ -258,7 +258,7 @@ def _listed(names: Sequence[str]) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text inside a quoted label, on one line."""
+    """Return the text on one line, escaped for a quoted Mermaid label."""
     text = " ".join(text.split())
     for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
         text = text.replace(character, entity)

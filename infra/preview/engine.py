@@ -1,6 +1,6 @@
-"""Stand-in for Pulumi's engine and provider: accepts what a program registers, reports disorder.
+"""Stand-in for Pulumi's engine and provider: records the resources that a program registers.
 
-It answers as an update would, with `${Type:name.output}` for values that only Azure knows.
+It responds as in an update, with `${Type:name.output}` for values that only Azure knows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from infra.preview.capture import REFERENCE, SECRET, STACK, Resource
 from infra.preview.launch import OUTPUTS
 from infra.settings.azure import REGIONS
 
-# Pulumi's protocol: the mark of a wrapped value, that of a secret and that of a resource.
+# Keys of Pulumi's protocol: a wrapped value, a secret, a resource reference.
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 SECRET_SIGNATURE = "1b47061264138c4ac30d75fd1eb44270"
 RESOURCE_SIGNATURE = "5cf8f73096256a8f31e491e813e4eb8e"
@@ -39,11 +39,11 @@ AZURE_OUTPUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "containerregistry:Registry": (("loginServer",),),
 }
 PROVIDER = "pulumi:providers:"
-READ = "platform:read:Read"  # the type of what a program reads and does not make
-# Texts like those that Azure answers with, in place of references.
+READ = "platform:read:Read"  # type of resources that a program only reads
+# The beginning of ids that look like Azure's and replace references (`azure_like`).
 AZURE_ID = "/subscriptions/6f8d2c1e-0000-4000-8000-000000000000/resourceGroups/rg/providers/id/"
 _AZURE = re.compile(f"(?:{AZURE_ID})?([0-9a-f]{{32}})")
-# Of Pulumi's options those that decide how a resource is made, replaced or deleted, and by what.
+# Pulumi options that change how a resource is created, replaced or deleted.
 OPTIONS = frozenset(
     (
         *("importId", "deleteBeforeReplace", "retainOnDelete", "deletedWith", "replaceOnChanges"),
@@ -51,7 +51,7 @@ OPTIONS = frozenset(
         "customTimeouts",
     )
 )
-# The one question to Azure of the program: the registry that another stack makes.
+# The program's only invoke: it reads the registry that another stack creates.
 REGISTRY = "azure-native:machinelearningservices:getRegistry"
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -59,8 +59,8 @@ Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):
     """One run of one stack; the results are `resources`, `problems`, `errors` and `outputs`.
 
-    With `azure_like` the engine returns texts like Azure's instead of references. The results are
-    the same, unless the program uses them to detect an update.
+    With `azure_like` the engine returns ids like Azure's instead of references. The results are
+    the same, unless the program declares other resources for real ids than for references.
     """
 
     def __init__(
@@ -72,22 +72,22 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         self._lock = threading.Lock()
         self._root = ""
         self._references: set[str] = set()
-        # A provider is nothing that Azure has.
+        # Pulumi providers by URN, apart from `resources` since they do not exist in Azure.
         self.providers: dict[str, Resource] = {}
-        self.reads: dict[str, Resource] = {}  # what exists already, by URN
+        self.reads: dict[str, Resource] = {}  # existing resources that the program reads, by URN
         self.resources: dict[str, Resource] = {}
         self.problems: list[str] = []
         self.errors: list[str] = []
         self.outputs: dict[str, Any] = {}
 
-    # The engine's half of the protocol.
+    # Methods of the service Engine.
     def Log(self, request: Any, context: Any) -> Any:
-        """Record an error of the program."""
+        """Record an error that the program logged; ignore other levels."""
         if request.severity == engine_pb2.ERROR:
             self.errors.append(request.message)
         return empty_pb2.Empty()
 
-    # The monitor's half.
+    # Methods of the service ResourceMonitor.
     def GetDeploymentInfo(self, request: Any, context: Any) -> Any:
         """Return the features that the SDK needs to distinguish secrets and references."""
         return resource_pb2.DeploymentInfo(
@@ -100,11 +100,11 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         )
 
     def RegisterResourceHook(self, request: Any, context: Any) -> Any:
-        """Accepted, and never run: nothing is made."""
+        """Accept a resource hook without running it, since nothing is created."""
         return empty_pb2.Empty()
 
     def Invoke(self, request: Any, context: Any) -> Any:
-        """Answer an invoke: the registry of another stack, placeholders for anything else."""
+        """Return an invoke's outputs: the registry of another stack, else placeholders."""
         answer = struct_pb2.Struct()
         provider = self.providers.get(request.provider.rpartition("::")[0])
         arguments = {**(provider.inputs if provider else {}), **self._passed(request.args)}
@@ -119,7 +119,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return provider_pb2.InvokeResponse(**{"return": answer})
 
     def ReadResource(self, request: Any, context: Any) -> Any:
-        """Answer a read of an existing resource (`.get`): its id is known, its outputs are not."""
+        """Return the id of an existing resource (`.get`), and placeholders for its outputs."""
         urn, answer = self._urn(request), struct_pb2.Struct()
         self._note(urn, request.name, request.id)
         if request.type == "pulumi:pulumi:StackReference":
@@ -134,7 +134,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return resource_pb2.ReadResourceResponse(urn=urn, properties=answer)
 
     def RegisterResource(self, request: Any, context: Any) -> Any:
-        """Record a resource; its URN must be new and its dependencies registered."""
+        """Record a resource, and a problem if its URN exists or a dependency is not registered."""
         urn = self._urn(request)
         inputs = self._passed(request.object)
         uses = {
@@ -176,13 +176,13 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return resource_pb2.RegisterResourceResponse(urn=urn, id=identity, object=answer)
 
     def RegisterResourceOutputs(self, request: Any, context: Any) -> Any:
-        """Record the stack's outputs."""
+        """Record the outputs of the stack; ignore those of components."""
         if request.urn == self._root:
             self.outputs = self._passed(request.outputs)
         return empty_pb2.Empty()
 
     def _answered(self, value: Any) -> Any:
-        """Return a value as the program sees it."""
+        """Return a value for the program; with `azure_like`, references become Azure-like ids."""
         if not self._azure_like:
             return value
         return json.loads(REFERENCE.sub(self._like_azure, json.dumps(value)))
@@ -198,7 +198,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return json.loads(_AZURE.sub(lambda match: self._texts.get(match[1], match[0]), text))
 
     def _note(self, urn: str, name: str, id: str) -> None:
-        """Record a resource that the program reads: only its id is known, so rules check that."""
+        """Record a resource that the program reads; rules can check only its id."""
         of_stack = f"urn:pulumi:{self._stack}::{self._project}::{READ}::{name}"
         self.reads[urn] = Resource(of_stack, READ, name, "", {"id": id})
 
@@ -223,7 +223,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
 
 
 def registry(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a registry as the provider would: in every region, its accounts as placeholders."""
+    """Return a registry as the provider would, in every region, with placeholders for accounts."""
 
     def account(part: str) -> Mapping[str, Any]:
         id = f"${{Registry:{arguments['registryName']}.{part}}}"
@@ -246,7 +246,7 @@ def outputs(resource: Resource) -> dict[str, Any]:
     result: dict[str, Any] = {**resource.inputs, "name": reference(resource, "name")}
     identity = result.get("identity")
     if isinstance(identity, dict) and isinstance(identity.get("userAssignedIdentities"), list):
-        # A list as an input, a mapping as an output.
+        # azure-native takes a list of ids as the input, and outputs a mapping by id.
         members: dict[str, Any] = {id: {} for id in identity["userAssignedIdentities"]}
         result["identity"] = {**identity, "userAssignedIdentities": members}
     for path in AZURE_OUTPUTS.get(resource.kind, ()):
@@ -258,7 +258,7 @@ def outputs(resource: Resource) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as the program passed it: integers as integers, secrets replaced."""
+    """Return a protobuf value as plain data: whole floats as integers, secrets as SECRET."""
     if isinstance(value, dict):
         if value.get(SIGNATURE) == SECRET_SIGNATURE:
             return SECRET

@@ -7,7 +7,7 @@ from infra.preview.capture import Capture, Resource
 
 
 def counted(capture: Capture) -> Inventory:
-    """Count the billed items among a stack's resources, independent of its settings."""
+    """Count the billed items among the captured resources, without reading the settings."""
     kinds = [item.kind for item in capture.provided]
     workspaces = (item.inputs for item in capture.provided if item.inputs.get("kind") == "Default")
     workspace = next(workspaces, {})
@@ -30,7 +30,7 @@ def counted(capture: Capture) -> Inventory:
 
 
 def _machine(resource: Resource) -> tuple[str, str, int] | None:
-    """Return the name, the size and the maximum nodes of a compute resource; None for others."""
+    """Return (name, VM size, maximum nodes) of a compute resource; None for other resources."""
     inputs = resource.inputs
     if resource.kind == "compute:VirtualMachine":
         return resource.name, str(inputs.get("hardwareProfile", {}).get("vmSize")), 1

@@ -1,7 +1,7 @@
-"""Runs Pulumi programs, each in a fork of this process, which has imported the SDK; run by path.
+"""Script that runs Pulumi programs, each in a fork of this process, which has imported the SDK.
 
 Importing the SDK takes most of a program's time, so it happens once for all programs of a preview.
-Each line of the input is a request, each line of the output the exit code of that program:
+Each line of stdin is a request, each line of stdout the exit code of its program:
 
     {"engine": ADDRESS, "project": PROJECT, "stack": STACK, "root": TREE, "bare": false}
 
@@ -27,21 +27,21 @@ from typing import Any
 import pulumi
 import pulumi.runtime
 
-# The modules of azure-native that the program imports; a test compares them. Another module works
-# as well, but every program would import it again.
+# The modules of azure-native that the program imports; a test compares them. A module that is
+# missing here still works, but each fork imports it again.
 SDK = (
     *("applicationinsights", "authorization", "compute", "consumption", "containerregistry"),
     *("keyvault", "machinelearningservices", "managedidentity", "monitor", "network"),
     *("operationalinsights", "privatedns", "redisenterprise", "resources", "security", "storage"),
 )
-# The type of the outputs of another stack, as the engine answers it.
+# The resource type by which the engine returns the outputs of another stack.
 OUTPUTS = "preview:outputs:Outputs"
-# What reading its settings imports.
+# Modules that the program imports to read its settings.
 READERS = ("pydantic.fields", "pydantic.type_adapter", "yaml")
 
 
 def main() -> None:
-    """Fork for each request and run its program there."""
+    """Run the program of each request in a fork, and print its exit code."""
     for name in READERS:
         importlib.import_module(name)
     for name in SDK:
@@ -65,7 +65,7 @@ def main() -> None:
 def run(
     engine: str, project: str, stack: str, root: str, config: dict[str, str], bare: bool
 ) -> None:
-    """Run infra/__main__.py of the tree at `root`, with its `infra` and `ml`."""
+    """Run infra/__main__.py of the tree at `root`, importing `infra` and `ml` from that tree."""
     secrets = pulumi.runtime.get_config_secret_keys_env()
     os.environ["PULUMI_CONFIG"] = json.dumps({**pulumi.runtime.get_config_env(), **config})
     package, module, _ = OUTPUTS.split(":")
@@ -103,20 +103,20 @@ def _without_aliases(
 
 
 class OutputsOfStacks(pulumi.runtime.ResourceModule):
-    """Makes what the engine answers with for the outputs of another stack."""
+    """Pulumi resource module that deserializes the engine's outputs of another stack."""
 
     def version(self) -> None:
-        """Return None: any version."""
+        """Return None, which matches any version."""
 
     def construct(self, name: str, typ: str, urn: str) -> Any:
-        """Return the outputs of the stack whose reference is `name`."""
+        """Return the outputs of the stack with the StackReference `name`."""
         return Outputs(name)
 
 
 class Outputs(Mapping[str, str]):
     """The outputs of another stack: each is a placeholder, since its value is unknown here.
 
-    Pulumi's unknown value works only in a dry run, and omits what the program derives from it.
+    Pulumi's unknown value works only in a dry run, and resources derived from it would be missing.
     """
 
     def __init__(self, reference: str) -> None:

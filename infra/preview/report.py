@@ -1,6 +1,6 @@
-"""The preview of each stack: its resources, what changes, what it costs, what is wrong.
+"""The preview report of each stack: resources, changes, cost, problems and policy violations.
 
-`rendered` shows it to people, in a pull request, and to a program.
+`rendered` formats it as text, as Markdown for pull requests, or as JSON.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from ml.core.markdown import code, plain, text, truncate
 from policies.infra import limits, pack
 from policies.infra.limits import Limits
 
-# The program's imports, its settings, the rules with their limits, and the names of plug-ins.
+# Paths to extract from a git revision: the program's imports, settings, rules and plug-in names.
 ROOMS = ("infra", "ml", "policies", repository.MARK, *MAKE)
 Format = Literal["text", "md", "json"]
-# Characters of a value in a diff, and of those before its first difference.
+# In a diff: the longest value, and the text before its first difference, both in characters.
 LONGEST, CONTEXT = 100, 30
-# Who may do what is shown as a whole.
+# Properties of role assignments, which a diff never shortens.
 WHOLE = ("principalId", "scope", "condition")
-# Letters of a problem or a finding.
+# The longest problem or finding, in characters.
 LETTERS = 1000
 NOTE = (
     "Made offline by the program itself. It does not replace `pulumi preview`. Not covered: the"
     " provider's checks and comparison with existing resources, state, and transforms."
 )
 NETWORK = "Network: who reaches what, and the way out"
-# Printed with refusals, because a new environment has no limits yet.
+# Printed with policy violations, because a new environment has no entry in limits.yml yet.
 LIMITS_HINT = (
     "to make a policy advice in `{0}`, list it under that name in policies/infra/limits.yml; to"
     " waive it, with an owner, use waivers.yml"
@@ -70,12 +70,12 @@ class Report:
     cost: Estimate
     type_problems: tuple[str, ...] = ()  # inputs that the SDK's types do not allow
     base: str = ""  # the git revision it is compared with; "" without a comparison
-    # At `base`; None without the stack there, or if its settings cannot be read.
+    # The cost at `base`; None if the stack is missing there or its settings cannot be read.
     base_cost: Estimate | None = None
     changes: tuple[ResourceChange, ...] = ()  # of resources since `base`
     removed: bool = False  # the stack file exists only at `base`
     imported: tuple[str, ...] = ()  # Pulumi ESC environments that add settings to the stack file
-    private: bool = False  # its workflows need a runner in its network
+    private: bool = False  # True if its workflows need a runner in its network
     edits: tuple[ResourceChange, ...] = ()  # of the stack's settings, rules and code since `base`
 
     @property
@@ -85,12 +85,12 @@ class Report:
 
     @property
     def immutable(self) -> tuple[str, ...]:
-        """Changes that Azure would refuse for existing resources; a preview knows none of them."""
+        """Notes on changes that Azure would reject if the resource already exists."""
         return tuple(immutable_changes(self.changes))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return notes for the reviewer, starting with settings that this preview does not know."""
+        """Notes for the reviewer: ESC environments that a preview cannot read, and `immutable`."""
         imported = (
             f"Pulumi reads settings from the ESC environment {name} too: this preview, its policies"
             " and its cost do not know them"
@@ -100,7 +100,7 @@ class Report:
 
     @property
     def weakenings(self) -> tuple[str, ...]:
-        """Return changes that weaken a safeguard or grant more permissions."""
+        """Changes that weaken a safeguard or grant more permissions."""
         return tuple(weakenings((*self.edits, *self.changes)))
 
     @property
@@ -110,11 +110,11 @@ class Report:
 
     @property
     def advised(self) -> tuple[Breach, ...]:
-        """Findings that are advice here, or waived."""
+        """Findings of policies that are advisory in this stack, and waived findings."""
         return tuple(finding for finding in self.capture.findings if not finding.mandatory)
 
     def by_component(self) -> Mapping[str, list[Resource]]:
-        """Return the resources, by the name of their component."""
+        """Return component name → its resources, sorted by name."""
         groups: dict[str, list[Resource]] = {}
         for resource in self.capture.provided:
             name = self.capture.component(resource) or "(no component)"
@@ -123,7 +123,7 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """The stack and its size, in a line."""
+        """The stack with its number of resources and components, in one line."""
         if self.removed:
             return (
                 f"{self.capture.stack}: its stack file is gone; its resources remain until"
@@ -148,7 +148,7 @@ class Report:
         return f"nothing rejected by policy{weaker}{advised}{notes}"
 
     def to_json(self) -> dict[str, object]:
-        """Everything, for a program."""
+        """Return the whole report for JSON output."""
         capture, graph = self.capture, diagram(self.capture)
         return {
             "stack": capture.stack,
@@ -173,10 +173,10 @@ class Report:
 
 
 def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> list[Report]:
-    """Return a report for each stack. Raise UserError if a program fails or the revision is
-    unknown.
+    """Return a report for each stack; without names, for all stacks.
 
-    Without names: all stacks, and those that only the revision has.
+    `against` is a git revision to compare with; stacks that only it has are reported as removed.
+    Raise UserError if a program fails or the revision is unknown.
     """
     selected = loader.select(stacks, root / "infra")
     settings = {stack: loader.load(stack, root / "infra") for stack in selected}
@@ -222,7 +222,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
 
 
 def budgeted(capture: Capture, cost: Estimate, limits: Limits) -> Iterator[Breach]:
-    """Yield budgets that warn too late or every month; their currency is that of the bill."""
+    """Yield findings on budgets that warn too late or every month; no currency is converted."""
     month = cost.total
     for budget in (
         resource for resource in capture.provided if resource.kind == "consumption:Budget"
@@ -244,7 +244,7 @@ def budgeted(capture: Capture, cost: Estimate, limits: Limits) -> Iterator[Breac
 
 
 def located(capture: Capture, settings: Settings, root: Path) -> Capture:
-    """The capture; its findings about a cluster begin with the cluster's line in the stack file."""
+    """Return the capture with `file:line` of the cluster before each finding on a cluster."""
     document = documents.read(root / "infra" / f"Pulumi.{capture.stack}.yaml")
     places = {
         cluster.name: document.place("config", "platform:clusters", index)
@@ -263,10 +263,10 @@ def located(capture: Capture, settings: Settings, root: Path) -> Capture:
 def _before(
     programs: Runner, stacks: Sequence[str], revision: str, root: Path
 ) -> tuple[dict[str, tuple[Settings | None, Capture]], dict[str, tuple[ResourceChange, ...]]]:
-    """Return the settings and capture of each stack at the revision, and its changed files.
+    """Return (settings, capture) of each stack at the revision, and the stack's changed files.
 
-    Without names: of all stacks of the revision. The settings are None if today's classes cannot
-    read those of the revision.
+    Without names: all stacks of the revision. The settings are None if today's classes cannot
+    read the revision's stack file.
     """
     with revision_tree(root, revision) as folder:
         if folder is None:
@@ -298,7 +298,7 @@ def _settings(stack: str, folder: Path) -> Settings | None:
 
 @contextlib.contextmanager
 def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
-    """Yield a folder with the program of a git revision; None if it had none.
+    """Yield a temporary folder with the program of a git revision; None if it had no program.
 
     Raise UserError if the revision is unknown.
     """
@@ -334,7 +334,7 @@ def rendered(reports: Sequence[Report], form: Format) -> str:
 
 
 def _total(cost: Estimate) -> str:
-    """Return a monthly cost in words."""
+    """Return the total of an estimate in words."""
     month = cost.total
     figures = f"{month.idle:,.0f} idle, {month.typical:,.0f} typical, {month.worst:,.0f} worst"
     return f"{'at least ' if cost.unpriced else ''}{figures}, in {cost.currency}"
@@ -375,7 +375,7 @@ def _text(report: Report) -> Iterator[str]:
 
 
 def _overview(reports: Sequence[Report]) -> Iterator[str]:
-    """Yield all stacks at a glance: verdict, changes, cost."""
+    """Yield the lines of a Markdown table of all stacks: verdict, changes, cost."""
     currency = reports[0].cost.currency if reports else ""
     yield f"| | verdict | changes | {currency} a month: idle, typical, worst |\n|---|---|---|---|"
     for report in reports:
@@ -467,7 +467,7 @@ def _values(difference: Property) -> tuple[str, str]:
     if difference.path in WHOLE:
         return before, after
     if " ".join(before.split()) == " ".join(after.split()):
-        # A table folds white space, and a text may read as a number: quotes and marks tell them.
+        # Quotes and `␣` show differences in white space, and between a text and a number.
         before, after = (
             json.dumps(value, ensure_ascii=False).replace(" ", "␣") for value in values
         )
@@ -479,13 +479,13 @@ def _values(difference: Property) -> tuple[str, str]:
 
 
 def _cut(text: str, start: int) -> str:
-    """Return the text from `start` on, shortened in the middle: an id ends in its name."""
+    """Return the text from `start` on, cut in the middle, since the end of an id is its name."""
     text = f"…{text[start:]}" if start else text
     return text if len(text) <= LONGEST else f"{text[:59]}…{text[60 - LONGEST :]}"
 
 
 def _cell(text: str) -> str:
-    """Return a value in a table that GitHub draws: on one line, without Markdown."""
+    """Return text as inline code on one line, for a cell of a Markdown table."""
     text = " ".join(text.split())
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)

@@ -1,7 +1,4 @@
-"""Runs Pulumi programs against the stand-in engine, and the rules of the policy pack on the result.
-
-The process that runs the programs ends with its block.
-"""
+"""Runs Pulumi programs against the stand-in engine, then the policy pack on their resources."""
 
 from __future__ import annotations
 
@@ -35,13 +32,13 @@ from policies.infra import pack
 from policies.infra.rule import UNKNOWN, Item
 
 PROJECT = "platform"
-# Replaces every secret of the configuration: a preview needs none.
+# A placeholder for the only secret of the configuration.
 NO_SECRET = json.dumps({f"{PROJECT}:lake_sas": "no-secret"})
 OPTIONS = [("grpc.max_receive_message_length", 400 * 1024 * 1024)]
-# The name that Pulumi gives the provider of a stack's own subscription begins with it.
+# Pulumi's names of the default provider, that of the stack's own subscription, begin with this.
 DEFAULT_PROVIDER = "default"
 _FRAME = re.compile(r' +File "(.+)", line (\d+)')
-# Refused settings name their own line; another revision may have the class elsewhere.
+# A UserError has its own `file:line`. Other revisions may define the class in another module.
 _REFUSED = re.compile(r"\A[\w.]+\.UserError: ")
 
 
@@ -65,8 +62,9 @@ class Runner:
     ) -> Capture:
         """Run the program of the tree at `root`; raise UserError with its message if it fails.
 
-        `config` adds to the configuration of the stack file, as `-c` does. `bare` skips the
-        shortcut that `launch` describes; `azure_like` uses other unknown values (see `Engine`).
+        `config` overrides the configuration of the stack file, as `-c` does. `bare` keeps aliases
+        (see `launch`); `azure_like` uses Azure-like ids (see `Engine`). With `policies` the
+        capture has their findings.
         """
         values = {**loader.configuration(stack, root / "infra"), **(config or {})}
         engine = Engine(PROJECT, stack, ask, azure_like)
@@ -78,7 +76,7 @@ class Runner:
             raise UserError(failure(stack, code, errors, root))
         result = Capture(
             stack=stack,
-            # They register in any order, as their inputs become ready.
+            # Sorted, because resources register in any order, when their inputs are ready.
             resources=tuple(sorted(engine.resources.values(), key=lambda resource: resource.urn)),
             outputs=dict(sorted(engine.outputs.items())),
             problems=tuple(engine.problems),
@@ -93,13 +91,13 @@ class Runner:
         return replace(result, findings=tuple(problems))
 
     def _run(self, request: dict[str, object]) -> tuple[int, str]:
-        """Return the exit code of a program, and what it wrote to its standard error."""
+        """Run the program of a request; return its exit code and standard error."""
         assert self.process.stdin and self.process.stdout
         self.errors.seek(0)
         self.errors.truncate()
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps(request), file=self.process.stdin, flush=True)
-        # Without an answer launch.py itself has ended.
+        # No line means that launch.py itself has exited.
         answer = self.process.stdout.readline() or self.process.wait() or 1
         self.errors.seek(0)
         return int(answer), self.errors.read()
@@ -107,7 +105,7 @@ class Runner:
 
 @contextlib.contextmanager
 def runner() -> Iterator[Runner]:
-    """Return a runner of programs, which ends with the block."""
+    """Start launch.py and yield its Runner; the process is killed at the end of the block."""
     with (
         tempfile.TemporaryFile("w+") as errors,
         started(
@@ -127,7 +125,7 @@ def runner() -> Iterator[Runner]:
 
 @contextlib.contextmanager
 def served(engine: Engine) -> Iterator[str]:
-    """Return the address of the engine, on this machine only."""
+    """Serve the engine by gRPC on 127.0.0.1 during the block; yield its address."""
     server = grpc.server(futures.ThreadPoolExecutor(16), options=OPTIONS)
     resource_pb2_grpc.add_ResourceMonitorServicer_to_server(engine, server)
     engine_pb2_grpc.add_EngineServicer_to_server(engine, server)
@@ -144,8 +142,8 @@ def captures(
 ) -> list[Capture]:
     """Return a capture of each stack of the tree at `root`, with the policy pack's findings.
 
-    A second run with other unknown values detects a program that declares less in a preview.
-    `context` is by default that of the repository. Raise UserError if a program fails, or if
+    A second run with Azure-like ids detects a program that declares less in a preview. `context`
+    defaults to the repository's limits and waivers. Raise UserError if a program fails, or if
     limits.yml or waivers.yml cannot be read.
     """
     context = context or pack.load()
@@ -158,7 +156,7 @@ def captures(
 
 
 def _id_differences(capture: Capture, azure_like: Capture) -> Iterator[str]:
-    """Yield what the program declares differently if ids look like Azure's."""
+    """Yield a problem for each resource that differs in the run with Azure-like ids."""
     for change in changes(capture, azure_like):
         paths = ", ".join(difference.path for difference in change.properties) or change.what
         yield f"{change.name}: an update declares it otherwise than this preview: {paths}"
@@ -167,9 +165,9 @@ def _id_differences(capture: Capture, azure_like: Capture) -> Iterator[str]:
 def findings(
     context: pack.Context, capture: Capture, resources: Sequence[Resource]
 ) -> list[Breach]:
-    """Return the rules' findings in the resources and the stack.
+    """Evaluate the rules on the resources and on the whole stack; return the sorted findings.
 
-    Raise UserError if a rule fails.
+    Raise UserError if a rule raises an exception.
     """
     items = [_item(resource, resource.inputs) for resource in resources]
     stack = [
@@ -199,7 +197,7 @@ def findings(
 
 
 def _item(resource: Resource, properties: Mapping[str, Any]) -> Item:
-    """Return a resource as CrossGuard shows it to a rule."""
+    """Return a resource as CrossGuard passes it to a rule."""
     return Item(
         pack.kind_of(resource.type),
         resource.name,
@@ -212,7 +210,7 @@ def _item(resource: Resource, properties: Mapping[str, Any]) -> Item:
 
 
 def unknown(value: Any) -> Any:
-    """Return a value as a preview shows it: unknown if it contains a reference."""
+    """Return a value as in Pulumi's preview: texts with a reference become UNKNOWN."""
     if isinstance(value, Mapping):
         return {key: unknown(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -221,7 +219,7 @@ def unknown(value: Any) -> Any:
 
 
 def _outputs(resource: Resource) -> Mapping[str, Any]:
-    """Return the outputs of a resource, which stack policies see instead of its inputs.
+    """Return the outputs of a resource, which stack policies get instead of its inputs.
 
     In a preview azure-native derives them: an input that is also an output has its value, any other
     output is unknown, and names such as `computeName`, which are only inputs, are absent (pulumi:
@@ -234,9 +232,9 @@ def _outputs(resource: Resource) -> Mapping[str, Any]:
 
 
 def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
-    """Return a failed program as a problem, at its own line and without the SDK's traceback.
+    """Return the Problem of a failed program, at its last line of `infra`, without the traceback.
 
-    `errors` is its standard error; `root` is the tree with its code.
+    `errors` is the program's standard error; `root` is the tree with its code.
     """
     reason, place = last_exception(errors, root, "infra")
     return Problem(
@@ -249,11 +247,11 @@ def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
 
 
 def last_exception(errors: str, root: Path, room: str) -> tuple[str, Place | None]:
-    """The exception of the last traceback in a text, and its last line in a room of the tree."""
+    """Return the exception of the last traceback in `errors`, and its last frame in `root/room`."""
     lines = errors.strip().splitlines()
     frames = {number: match for number, line in enumerate(lines) if (match := _FRAME.match(line))}
     last = max(frames, default=-1)
-    # After a traceback comes the exception, on one line or more; other output ends with the reason.
+    # The exception, of one line or more, follows the traceback; without one, take the last line.
     message = [line for line in lines[last + 1 :] if not line.startswith(" ")]
     reason = " ".join(line.strip() for line in (message if frames else lines[-1:]))
     places = [
@@ -266,11 +264,10 @@ def last_exception(errors: str, root: Path, room: str) -> tuple[str, Place | Non
 
 @contextlib.contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Return a process that ends with the block at the latest, and with it every process it
-    started.
+    """Start a process; kill it with all its child processes at the end of the block.
 
-    `options` are Popen's. SIGINT and SIGTERM end the process at once and are delivered after the
-    block: an exception that a handler raises in a callback of gRPC or of an import is lost.
+    `options` are Popen's. SIGINT and SIGTERM kill the process at once and are raised again after
+    the block, because an exception raised in a callback of gRPC or of an import would be lost.
     """
     process: subprocess.Popen[str] | None = None
     received: list[int] = []
@@ -304,7 +301,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 @contextlib.contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM go to `handler` in the block; only the main thread receives signals."""
+    """Handle SIGINT and SIGTERM with `handler` in the block; do nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

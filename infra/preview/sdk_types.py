@@ -1,8 +1,8 @@
 """Checks captured inputs against the SDK's types: names, required inputs, value types, enums.
 
 The real provider does this in its Check, which needs the provider's plugin; the SDK's Args classes
-define the same. The discriminator of a value (`computeType: AmlCompute`) selects one of several
-variants, as the SDK documents.
+define the same types. Of several variants, the discriminator of a value (`computeType: AmlCompute`)
+selects one, as the SDK documents.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pulumi import _types as sdk
 from infra.preview.capture import REFERENCE, SECRET, Resource
 
 PROVIDER = "azure-native"
-# Enums that list only some of the values, according to their documentation.
+# Enums that list only some of the allowed values, according to their documentation.
 OPEN = frozenset({"VirtualMachineSizeTypes"})
 
 
 def problems(resources: Iterable[Resource]) -> list[str]:
-    """Inputs that the SDK's types do not allow, each with its resource and path."""
+    """Return a problem for each input that the SDK's types do not allow, with resource and path."""
     problems: list[str] = []
     for resource in resources:
         if resource.type.startswith(f"{PROVIDER}:"):
@@ -43,16 +43,15 @@ def problems(resources: Iterable[Resource]) -> list[str]:
 
 @functools.cache
 def outputs(token: str) -> frozenset[str] | None:
-    """The names of a resource's top-level outputs; None for a resource of another provider."""
+    """Return the names of a resource's top-level outputs; None if it is not of azure-native."""
     kind = _resource(token) if token.startswith(f"{PROVIDER}:") else None
     return frozenset(sdk.resource_types(kind)) if kind else None
 
 
 def answer(token: str, label: str) -> dict[str, Any]:
-    """Return Azure's answer for a resource, or an invoke such as `storage:getBlob`.
+    """Return placeholder outputs of a resource, or of an invoke such as `storage:getBlob`.
 
-    Texts, also within objects, are placeholders `${label.output}`; lists are empty; other types are
-    omitted.
+    Strings, also nested ones, are `${label.output}`; lists are empty; other types are omitted.
     """
     provider, module, name = token.split(":")
     name = f"G{name[1:]}Result" if name.startswith("get") else name
@@ -77,7 +76,7 @@ def _answered(outputs: Mapping[str, Any], label: str, depth: int) -> dict[str, A
 
 
 def _resource(token: str) -> type | None:
-    """Return the class of a resource such as `storage:StorageAccount`."""
+    """Return the SDK's class of a type token; None if the SDK lacks it."""
     _, module, name = token.split(":")
     try:
         kind = getattr(importlib.import_module(f"pulumi_azure_native.{module}"), name)
@@ -88,20 +87,20 @@ def _resource(token: str) -> type | None:
 
 @functools.cache
 def _args(token: str) -> type | None:
-    """Return the Args class of a resource."""
+    """Return the Args class of a resource; None if the SDK lacks the resource."""
     resource = _resource(token)
     if resource is None:
         return None
     name = token.split(":")[-1]
     module = sys.modules[resource.__module__]
-    # The class is XInitArgs where a nested type is called XArgs.
+    # The class is called XInitArgs if a nested type is already called XArgs.
     args = getattr(module, f"{name}InitArgs", None) or getattr(module, f"{name}Args", None)
     return typing.cast(type | None, args)
 
 
 @functools.cache
 def _fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
-    """Input name → its type, and whether it is required."""
+    """Return input name → (type, whether it is required)."""
     module = vars(sys.modules[kind.__module__])
     scope = {**module, "Output": pulumi.Output, "Awaitable": Awaitable, "T": typing.TypeVar("T")}
     init = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
@@ -183,7 +182,7 @@ def _scalar(value: Any, kinds: Sequence[Any], path: str) -> list[str]:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """Return the alternatives of a type, without None and wrappers of later values."""
+    """Return the alternatives of a union type, without None, Awaitable, Output and TypedDicts."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return [
             kind
@@ -203,7 +202,7 @@ def _origin(kind: Any, wanted: type) -> bool:
 
 
 def _variants(value: Mapping[str, Any], kinds: list[type]) -> list[type]:
-    """Return the variants that the value's discriminator names; all of them if it has none."""
+    """Return the variants that the value's discriminator selects; all if it selects none."""
     discriminators = {
         _letters(item)
         for key, item in value.items()

@@ -1,7 +1,7 @@
-"""The changes of a preview that weaken an environment, in words, for the top of a review.
+"""Finds changes in a preview that weaken a safeguard or grant more rights.
 
-Policies reject what is never allowed. Changes that may be right, but remove a safeguard or grant
-more rights, are listed here, so that a reviewer sees them before the other changes.
+Policies reject changes that are never allowed. These may be right, so the report lists them first,
+for the reviewer to approve.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ ROLE = "authorization:RoleAssignment"
 LONGEST = 120  # characters of a value
 MAKE = ("Makefile", "framework.mk")
 LIMITS, WAIVERS = "policies/infra/limits.yml", "policies/infra/waivers.yml"
-# What decides what a preview rejects, what a role is, how GitHub is set up and what a month costs:
-# no resource shows its change, or not all of it.
+# Code of the rules, roles, GitHub settings and cost. No resource, or not every one, shows a change
+# of it, so each changed file is listed.
 CODE: tuple[str, ...] = ("policies/infra/*.py", "policies/own/*.py", "policies/waivers.py")
 CODE += ("infra/*.py", "infra/settings/*.py", "infra/program/*.py", "infra/preview/*.py")
 CODE += ("infra/live/*", "infra/cost/*", "ml/core/*.py", *MAKE)
-# Code that declares resources: what it does besides shows in no resource.
+# Code that declares resources. No resource shows its other side effects, so `_reached` lists them.
 PROGRAM = "infra/program"
 PROGRAMS = ("infra/__main__.py", "infra/program/*.py", "infra/settings/*.py")
-# Modules that only declare, and functions that reach anything by a text.
+# Modules without side effects, and builtins that reach any module or file by a string.
 _DECLARING = ("infra", "pulumi_azure_native", "typing", "collections", "dataclasses", "__future__")
 _REACHING = frozenset({"__import__", "compile", "eval", "exec", "getattr", "globals", "open"})
 
 
 @dataclass(frozen=True)
 class Sign:
-    """A change that weakens a safeguard; `kind`, `path` and `when` are regular expressions."""
+    """A pattern of changes that weaken a safeguard, given by regular expressions."""
 
-    kind: str
-    path: str
-    words: str
-    # Matches `before → after`; `more`: a number rises; `less`: it falls.
+    kind: str  # of the resource, or the path of a file
+    path: str  # of the property
+    words: str  # the effect, for the reviewer
+    # Matches `before → after`; "more" matches a number that rises, "less" one that falls.
     when: str | Literal["more", "less"] = ".*"
 
     def matches(self, kind: str, difference: Property) -> bool:
-        """Return whether the sign matches this change of a resource, or of a file of a stack."""
+        """Return whether the sign matches a changed property of a resource or file of `kind`."""
         before, after = difference.before, difference.after
         if not (re.fullmatch(self.kind, kind) and re.fullmatch(self.path, difference.path)):
             return False
         if self.when not in ("more", "less"):
             return re.fullmatch(self.when, f"{before} → {after}", re.DOTALL) is not None
         numbers = [value for value in (before, after) if isinstance(value, int | float)]
-        if len(numbers) < 2:  # without a number of its own another holds, which may be looser
+        if len(numbers) < 2:  # an unset number falls back to a default, which may be looser
             return bool(numbers) or after != ABSENT
         return numbers[0] < numbers[1] if self.when == "more" else numbers[0] > numbers[1]
 
@@ -70,7 +70,7 @@ _FILE, _RESOURCE = r"infra/Pulumi\.\w+\.yaml", r"\w+:\w+"
 _SET, _ON = r".* → (?!\(not set).*", ".* → (True|Enabled)"
 _OFF = r".* → (False|Disabled|\(not set\))"
 _LESS = r"(?!\(not set\)).* → .*"
-# Names are no secret.
+# A newly set value, except references to names, ids and login servers, which are not secret.
 _TOLD = r".* → (?!\(not set|\$\{[^}]+\.(name|id|clientId|loginServer)\}$).*"
 _SAFEGUARDS = (
     "authorization:ManagementLockByScope|monitor:.*|consumption:Budget|security:.*"
@@ -87,9 +87,9 @@ _HEARD += "|evaluationFrequency|timeAggregation|scopes|filter|time[GP]"
 _KEPT = r"s\w+RetentionInDays|retentionInDays|\w+Policy\.days|keySize"
 _OPENS = "allow(?!ed)|public|anonymous|admin|v1|registration"
 _PROTECTS = r"require|hbi|encrypt|default[TO]|private\w+Policies"
-# Names do not tell which direction is the safe one.
+# Switches whose names do not say which value is safe.
 _SWITCHES = "enable|disable|is[A-Z]"
-# Parts of a path that lead to somebody or somewhere.
+# Properties that refer to an identity, a resource or a network destination.
 _TRUST = (
     "identity|primaryUserAssignedIdentity|principalId|tenantId|objectId|encryption|keyVaultUri"
     "|keyVault|containerRegistry|storageAccount|accountName|subscriptionId|serviceResourceId"
@@ -99,7 +99,8 @@ _TRUST = (
     "|networkAcls|networkRuleBypassOptions|policies|cors|serviceEndpoint|delegations"
     "|dhcpOptions"
 )
-# What holds data or reaches it, and what of it is listed above by its direction, or says little.
+# Kinds that hold or reach data, and their properties that need no sign: other signs cover them by
+# direction, or they are harmless.
 _HOLDS = (
     "storage:.*|keyvault:Vault|containerregistry:.*|network:(VirtualNetwork|NetworkInterface)"
     "|machinelearningservices:.*|compute:.*|redis.*|security:.*|.*insights:.*|privatedns:.*"
@@ -107,7 +108,7 @@ _HOLDS = (
 )
 _LISTED = rf"(.*\.)?({_OPENS}|{_PROTECTS}|{_KEPT}|description|friendlyName|outboundRules)"
 _LISTED += r"|tags|\(|.*NodeCount"
-# The first that matches names the change.
+# The first sign that matches a changed property describes it.
 SIGNS: tuple[Sign, ...] = (
     Sign(".*", r"\(protect\)", "Pulumi no longer protects it", "True → .*"),
     Sign(".*", r"\(ignoreChanges\)", "changes made by hand may stay"),
@@ -155,7 +156,7 @@ SIGNS: tuple[Sign, ...] = (
 
 
 def weakenings(changes: Iterable[ResourceChange]) -> Iterator[str]:
-    """Yield a line for each sign, with its resources or file; one for all that a principal gets."""
+    """Yield a line per matching sign with its resources, then one per principal with new roles."""
     grants: dict[str, dict[str, None]] = {}
     weaker: dict[tuple[str, str], list[str]] = {}
     for change in changes:
@@ -177,7 +178,7 @@ def weakenings(changes: Iterable[ResourceChange]) -> Iterator[str]:
 
 
 def _differences(change: ResourceChange) -> tuple[Property, ...]:
-    """Return the changed properties; a role of another subscription counts as the same role."""
+    """Return the changed properties; the same role in another subscription is no change."""
     if change.what == "changed":
         return tuple(
             difference
@@ -199,10 +200,10 @@ def _shown(difference: Property) -> str:
 
 
 def edits(stack: str, before: Path, after: Path) -> tuple[ResourceChange, ...]:
-    """Return the changes of the files that a stack is made from, between two trees.
+    """Return the changes of the files that define a stack between two trees.
 
-    These are its settings, the limits and waivers, and the code of rules and roles. Raise UserError
-    if a file is not YAML.
+    The files are the stack file, limits and waivers, the plug-ins, and the code of CODE. Raise
+    UserError if a file is not YAML.
     """
     names = [f"infra/Pulumi.{stack}.yaml", LIMITS, WAIVERS]
     pairs = [(name, _read(before / name, after / name)) for name in names]
@@ -226,15 +227,15 @@ def edits(stack: str, before: Path, after: Path) -> tuple[ResourceChange, ...]:
 
 
 def _reached(tree: Path) -> dict[str, str]:
-    """Return what the program's code uses of other modules, such as `os.system`.
+    """Return `FOLDER: NAME` → file of each use of other modules, such as `os.system`.
 
-    Such a call runs a command, or may differ between a preview and a deployment.
+    Such a call may run a command, or behave differently in a preview and a deployment.
     """
     reached: dict[str, str] = {}
     for path in (path for glob in PROGRAMS for path in sorted(tree.glob(glob))):
         try:
             nodes = [*ast.walk(ast.parse(path.read_bytes()))]
-        except (SyntaxError, ValueError):  # running it names the line
+        except (SyntaxError, ValueError):  # the run of the program reports the line
             continue
         names = {name: name for name in _REACHING}
         for node in nodes:
@@ -251,7 +252,7 @@ def _reached(tree: Path) -> dict[str, str]:
 
 
 def _read(before: Path, after: Path) -> tuple[Property, ...]:
-    """Return the differences of a YAML file; `{}` is no value."""
+    """Return the differences of two YAML files, without those from or to an empty mapping."""
     return tuple(
         difference
         for difference in differences(_data(before), _data(after))
@@ -260,7 +261,7 @@ def _read(before: Path, after: Path) -> tuple[Property, ...]:
 
 
 def _data(file: Path) -> Any:
-    """Return the content of a file as a mapping; a list of waivers under the key `waived`."""
+    """Return a YAML file as a mapping without the level `config`; a list is under `waived`."""
     is_there = file.is_file() and re.search(r"(?m)^[^#\s]", file.read_text(errors="replace"))
     data = documents.read(file).data if is_there else {}
     if not isinstance(data, dict):

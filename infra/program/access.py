@@ -1,4 +1,4 @@
-"""Identities without secrets, and every role that an environment grants: least privilege.
+"""Identities without secrets, and all role assignments of an environment, with least privilege.
 
 Roles of a workspace's own identity: learn.microsoft.com/azure/machine-learning/
 how-to-identity-based-service-authentication (user-assigned managed identity).
@@ -84,7 +84,7 @@ class Identity(Component):
 
 @dataclass(frozen=True)
 class Grant:
-    """A role on a scope."""
+    """A role assignment: a role of an assignee on a scope."""
 
     name: str
     assignee: managedidentity.UserAssignedIdentity | str  # the object id of a person or group
@@ -95,25 +95,25 @@ class Grant:
 
     @property
     def kind(self) -> Literal["Group", "User", "ServicePrincipal"]:
-        """The type of the principal; stated, because Entra may not find a new identity yet."""
+        """The principal type, which Azure needs because Entra may not find a new identity yet."""
         if self.to_group:
             return "Group"
         return "User" if isinstance(self.assignee, str) else "ServicePrincipal"
 
 
-# Azure Resource Manager answers before a new role counts everywhere: what uses it at once is
-# refused, or comes without its datastores (MicrosoftDocs/azure-docs#111772, Azure/azure-cli#22510).
-# Nothing tells when it does; Azure's own modules wait as long as this.
+# Azure Resource Manager responds before a new role assignment has propagated. A resource that uses
+# it at once is rejected, or created without its datastores (MicrosoftDocs/azure-docs#111772,
+# Azure/azure-cli#22510). Propagation cannot be polled; Azure's own modules wait as long as this.
 COUNTS_AFTER_S = 120
 
 
 async def wait_until_it_counts(args: pulumi.ResourceHookArgs) -> None:
-    """Wait until a newly created role assignment is effective; its dependents wait for this."""
+    """Wait until a newly created role assignment has propagated; its dependents wait too."""
     await asyncio.sleep(COUNTS_AFTER_S)
 
 
 class Grants(Component):
-    """Role assignments; resources that need them depend on `assignments`."""
+    """Role assignments; a resource that needs them must depend on `assignments`."""
 
     def __init__(
         self, name: str, site: Site, grants: Iterable[Grant], opts: Options = None
@@ -127,8 +127,8 @@ class Grants(Component):
 
     def _assignment(self, name: str, site: Site, grant: Grant) -> authorization.RoleAssignment:
         subscription = site.settings.subscription
-        # What another stack made is known by its id, maybe in another subscription: a custom role
-        # is granted where it is defined.
+        # A resource of another stack has a known id, maybe in another subscription. A custom role
+        # must be defined in the subscription where it is assigned.
         is_known = isinstance(grant.scope, str) and grant.scope.startswith("/subscriptions/")
         scope_subscription = str(grant.scope).split("/")[2] if is_known else subscription
         definition_id = role_id(grant.role, scope_subscription)
@@ -136,7 +136,7 @@ class Grants(Component):
         key = f"{subscription}/{site.names.group}/{name}/{grant.name}/{grant.role}"
         return authorization.RoleAssignment(
             self.child(grant.name),
-            # Stable, and different for each role: Azure refuses to change an assignment's role.
+            # Stable, and different per role, because Azure cannot change the role of an assignment.
             role_assignment_name=str(uuid.uuid5(uuid.NAMESPACE_URL, key)),
             principal_id=grant.assignee
             if isinstance(grant.assignee, str)
@@ -154,7 +154,7 @@ class Grants(Component):
 READ_BLOBS, WRITE_BLOBS = "Storage Blob Data Reader", "Storage Blob Data Contributor"
 WRITE_FILES = "Storage File Data Privileged Contributor"
 _LAKE = {"read": READ_BLOBS, "write": BLOB_WRITER.name}
-# Beside what jobs write, the account of the workspace holds what releases note: the audit log.
+# Conditions on the workspace's storage account, so that only releases can write the audit log.
 _BY_JOBS = writes_only(*OF_JOBS, except_path=COLLECTED)
 _BY_CLIENTS = writes_only(*OF_JOBS, *OF_UPLOADS, except_path=COLLECTED)
 _BY_ENDPOINTS = writes_only(*OF_JOBS, path=COLLECTED)
@@ -171,7 +171,7 @@ def roles_before_workspace(
     assets: Assets | None,
     redis: OnlineStore | None,
 ) -> list[Grant]:
-    """Return the roles that must exist before the workspace."""
+    """Return the role assignments that must exist before the workspace is created."""
     workspace, images, operator = identity.workspace, registry.id, "Managed Identity Operator"
     account, lake = storage.workspace.id, storage.lake.id
     holders = {"workspace": workspace} | (
@@ -196,7 +196,7 @@ def roles_before_workspace(
     grants += [
         Grant("workspace-lake", workspace, READ_BLOBS, lake),
         Grant("endpoints-images", identity.endpoints, "AcrPull", images),
-        # Reads models; a `data_collector` writes requests (how-to-collect-production-data).
+        # To read models; a `data_collector` writes requests (how-to-collect-production-data).
         Grant("endpoints-storage", identity.endpoints, BLOB_WRITER.name, account, _BY_ENDPOINTS),
         # Uploads to a datastore without credentials use this identity, and a user-delegation SAS
         # that it signs grants no more than its own roles
@@ -204,13 +204,13 @@ def roles_before_workspace(
         Grant("train-storage", identity.train, BLOB_WRITER.name, account, _BY_CLIENTS),
         Grant("train-lake", identity.train, READ_BLOBS, lake),
         Grant("release-storage", identity.release, BLOB_WRITER.name, account, _BY_RELEASES),
-        # The audit log, and the requests and answers that a `data_collector` wrote.
+        # To read the audit log, and the requests and responses that a `data_collector` wrote.
         Grant("watch-storage", identity.watch, READ_BLOBS, account),
         # A release updates the endpoint including its identity, which requires this role
         # (role-based-access-control/built-in-roles, "Managed Identity Operator").
         Grant("release-endpoints", identity.release, operator, identity.endpoints.id),
     ]
-    # The studio needs it to find the resources behind them (how-to-enable-studio-virtual-network).
+    # The studio must read the private endpoints of storage (how-to-enable-studio-virtual-network).
     grants += [
         Grant(f"workspace-sees-{name}", workspace, "Reader", endpoint.id)
         for name, endpoint in storage.endpoints.items()
@@ -231,7 +231,7 @@ def roles_before_workspace(
         ]
     for cluster in settings.computes:
         name, assignee = f"cluster-{cluster.name}", identity.clusters[cluster.name]
-        # The builder's is the only identity that pushes images. Like any job it reads sources and
+        # Only the image builder's identity pushes images. Like any job, a build reads sources and
         # writes its log (how-to-disable-local-auth-storage).
         is_builder = cluster == settings.builder
         grants += [
@@ -259,7 +259,7 @@ def roles_after_workspace(
     features: FeatureStore | None,
     vms: Workstations | None,
 ) -> Iterator[Grant]:
-    """Yield the roles on the workspace, the feature store, the shared registry and VMs."""
+    """Yield the role assignments to create after the workspace, including those of people."""
     scope = workspace.workspace.id
     if features and identity.features:
         itself = features.workspace.id
@@ -281,8 +281,8 @@ def roles_after_workspace(
         for cluster in settings.clusters:
             assignee = identity.clusters[cluster.name]
             yield Grant(f"cluster-{cluster.name}-assets", assignee, "Reader", assets.id)
-    # Azure refuses a second assignment of a role (RoleAssignmentExists). A name is of the person,
-    # so that removing one of several instances leaves the assignments as they are.
+    # One set of assignments per person, since Azure rejects duplicates (RoleAssignmentExists). The
+    # name has the person's id, so that it survives the removal of one of several instances.
     instances = settings.machines("compute-instance")
     for person in dict.fromkeys(instance.person.lower() for instance in instances):
         yield from _data_scientist(f"person-{person}", person, storage, scope)
@@ -291,8 +291,8 @@ def roles_after_workspace(
         members = _data_scientist("data-scientists", groups.data_scientists, storage, scope)
         yield from (replace(grant, to_group=True) for grant in members)
     if groups.reviewers:
-        # GitHub asks them for approval (`platform:reviewers`); the evidence, the report and the
-        # audit log are blobs.
+        # The people of `platform:reviewers` approve in GitHub; they read evidence, reports and the
+        # audit log, which are blobs.
         who, account, read = groups.reviewers, storage.workspace.id, reads_except(COLLECTED)
         yield Grant("reviewers-workspace", who, "Reader", scope, to_group=True)
         yield Grant("reviewers-blobs", who, READ_BLOBS, account, read, to_group=True)
@@ -313,11 +313,11 @@ def _data_scientist(
 ) -> Iterator[Grant]:
     """Yield the roles of a person, or of a group's members, who submit jobs."""
     yield Grant(f"{name}-workspace", principal, "AzureML Data Scientist", workspace)
-    # An instance's files are a share, mounted as the person (how-to-disable-local-auth-storage,
+    # A compute instance mounts its file share as the person (how-to-disable-local-auth-storage,
     # "Scenarios for role assignments").
     blobs, account = BLOB_WRITER.name, storage.workspace.id
     yield Grant(f"{name}-blobs", principal, blobs, account, _BY_CLIENTS)
     yield Grant(f"{name}-files", principal, WRITE_FILES, account)
-    # There a datastore without credentials is read as the person
+    # A compute instance reads a datastore without credentials as the person
     # (how-to-identity-based-service-authentication, "Accessing storage services").
     yield Grant(f"{name}-lake", principal, READ_BLOBS, storage.lake.id)

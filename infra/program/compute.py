@@ -18,7 +18,7 @@ ADMINISTRATOR = "azureuser"
 
 
 class Workstations(Component):
-    """VMs without a public address, with sign-in by Entra; `machines` by name."""
+    """VMs without a public address, with sign-in by Entra; `machines` maps names to VMs."""
 
     def __init__(self, name: str, site: Site, network: Network, opts: Options = None) -> None:
         super().__init__("compute:Workstations", name, opts, "workstations")
@@ -89,7 +89,7 @@ class Workstations(Component):
 
 
 def _security(machine: Workstation) -> compute.SecurityProfileArgs:
-    """Encryption at host; Trusted Launch without a GPU.
+    """Return the security profile: encryption at host, and Trusted Launch for sizes without a GPU.
 
     Secure Boot would not load the image's NVIDIA driver, and ND A100 sizes have no Trusted Launch
     (azure/virtual-machines/trusted-launch, "Virtual machines sizes").
@@ -118,18 +118,18 @@ def _system(machine: Workstation) -> compute.OSProfileArgs:
 
 @dataclass(frozen=True)
 class ComputeArgs:
-    """What clusters and instances need besides their settings.
+    """The arguments of `Compute` besides the settings.
 
-    A node without a public address talks to Azure ML through the workspace's private endpoint, so
-    it is created after that (how-to-secure-training-vnet, "no public IP"); Azure's own module does
-    the same in a managed network (avm/res/machine-learning-services/workspace).
+    A node without a public address reaches Azure ML through the workspace's private endpoint, so
+    compute is created after that endpoint (how-to-secure-training-vnet, "no public IP"). Azure's
+    module does the same in a managed network (avm/res/machine-learning-services/workspace).
     """
 
     site: Site
     workspace: pulumi.Input[str]
     identities: Mapping[str, managedidentity.UserAssignedIdentity]
     network: Network | None
-    # Roles on the workspace: its identity needs one before it creates anything.
+    # Role assignments on the workspace; its identity needs one before it creates compute.
     granted: Sequence[pulumi.Resource]
 
 
@@ -140,13 +140,14 @@ class Compute(Component):
         super().__init__("compute:Compute", name, opts, "compute")
         settings = args.site.settings
         depends_on = [*args.granted, *(args.network.dns_records if args.network else ())]
-        # The first one brings the managed network about: pulumi-azure-native#3212.
+        # Creating the first compute also creates the managed network (pulumi-azure-native#3212).
         patience = pulumi.CustomTimeouts(create="100m")
         self._opts = pulumi.ResourceOptions(
             parent=self, depends_on=depends_on, custom_timeouts=patience
         )
         self.clusters: dict[str, ml.Compute] = {}
-        # The others wait for it; the image builder needs the least quota.
+        # The image builder, which needs the least quota, comes first; in a managed network the
+        # others depend on it.
         for cluster in sorted(settings.computes, key=lambda cluster: cluster.name != BUILDER):
             resource = self._cluster(args, cluster)
             if not self.clusters and settings.network.isolation == "managed":
@@ -215,7 +216,7 @@ class Compute(Component):
 
 
 def _subnet(args: ComputeArgs, role: SubnetRole) -> ml.ResourceIdArgs | None:
-    """Return the subnet in our own network; None with a managed network."""
+    """Return the subnet in the virtual network; None unless `isolation` is own."""
     if args.network is None or args.site.settings.network.isolation != "own":
         return None
     return ml.ResourceIdArgs(id=args.network.subnet(role))

@@ -38,8 +38,8 @@ class Monitoring(Component):
             application_type="web",
             ingestion_mode="LogAnalytics",
             workspace_resource_id=self.logs,
-            # Azure ML's inference server only has a key for it (`app_insights_enabled`) and sends
-            # nothing; logs of endpoints arrive through their diagnostic settings.
+            # Azure ML's inference server, which signs in by key (`app_insights_enabled`), then
+            # sends nothing; logs of endpoints arrive through their diagnostic settings.
             disable_local_auth=True,
             public_network_access_for_ingestion=site.public_access,
             public_network_access_for_query=site.public_access,
@@ -65,7 +65,7 @@ class Monitoring(Component):
         self.register_outputs({"logs": self.logs})
 
     def _logs(self) -> pulumi.Output[str]:
-        """Return the id of a Log Analytics workspace of our own."""
+        """Create a Log Analytics workspace for the stack; return its id."""
         site, settings = self._site, self._site.settings.monitoring
         hidden = site.settings.makes_scope or settings.private_link_scope
         logs = operationalinsights.Workspace(
@@ -80,7 +80,7 @@ class Monitoring(Component):
             features=operationalinsights.WorkspaceFeaturesArgs(
                 disable_local_auth=True, enable_log_access_using_only_resource_permissions=True
             ),
-            # Diagnostic settings send logs on a channel of Azure's own (private-link-security).
+            # Diagnostic settings still work, by a channel of Azure's own (private-link-security).
             public_network_access_for_ingestion=site.public_access,
             public_network_access_for_query="Disabled" if hidden else "Enabled",
             opts=pulumi.ResourceOptions(parent=self),
@@ -88,8 +88,8 @@ class Monitoring(Component):
         return pulumi.Output.from_input(logs.id)
 
     def connect(self, network: Network) -> None:
-        """Make a private link scope: the network reaches these logs, and no others by the names of
-        Azure Monitor, to which a job could send data.
+        """Create a private link scope for the stack's logs. The network then reaches no other Azure
+        Monitor resource, to which a job could leak data.
         """
         site = self._site
         scope = monitor.PrivateLinkScope(
@@ -119,9 +119,9 @@ class Monitoring(Component):
     def diagnose(
         self, name: str, resource: pulumi.Input[str], metrics: Sequence[str] = ALL_METRICS
     ) -> None:
-        """Send the logs and these metric categories of a resource to Log Analytics.
+        """Send all logs and the given metric categories of a resource to Log Analytics.
 
-        Azure refuses categories that the type lacks (azure-monitor/reference/supported-metrics).
+        Azure rejects unsupported categories (azure-monitor/reference/supported-metrics).
         """
         all_logs = monitor.DiagnosticsLogSettingsArgs(category_group="allLogs", enabled=True)
         selected = [
@@ -148,7 +148,7 @@ class Monitoring(Component):
         aggregation: str = "Total",
         dimension: tuple[str, str] | None = None,
     ) -> None:
-        """Alert the owner if a metric stays above a number for 15 minutes."""
+        """Alert the owner if a metric, aggregated over 15 minutes, exceeds `above`."""
         dimensions = [
             monitor.MetricDimensionArgs(name=key, operator="Include", values=[value])
             for key, value in ([dimension] if dimension else [])
@@ -189,9 +189,9 @@ class Guardrails(Component):
 
     `locked` are the resources that hold data, by name; `alerts` is the action group.
 
-    The resource group has no lock, which would keep clusters from releasing nodes. A lock also
-    protects roles on the resource and private endpoints to it (azure-resource-manager/management/
-    lock-resources): an update that removes a cluster fails until `locks` is false.
+    The resource group has no lock, because it would stop clusters from releasing nodes. A lock also
+    protects the resource's role assignments and private endpoints (azure-resource-manager/
+    management/lock-resources), so an update that removes a cluster fails until `locks` is false.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Guardrails(Component):
         locked: Mapping[str, pulumi.Input[str]],
         opts: Options = None,
     ) -> None:
-        # Policies read them here, those of a whole stack as outputs.
+        # Policies read these settings: resource policies as inputs, stack policies as outputs.
         parameters = {
             "repository": site.settings.repository,
             "reviewers": site.settings.reviewers,
@@ -213,7 +213,7 @@ class Guardrails(Component):
         opts, settings = pulumi.ResourceOptions(parent=self), site.settings.guardrails
         consumption.Budget(
             self.child("budget"),
-            # With the month: Azure refuses to change the start of an existing budget.
+            # The name has the month, because Azure cannot change an existing budget's start.
             budget_name=site.names.local("budget", settings.budget_from),
             scope=site.group_id,
             amount=settings.monthly_budget,

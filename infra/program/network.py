@@ -19,7 +19,7 @@ SUBNET_ROLES: tuple[SubnetRole, ...] = get_args(SubnetRole)
 
 @dataclass(frozen=True)
 class Opening:
-    """Open ports."""
+    """Allowed or denied traffic: ports, destination and protocol of a security rule."""
 
     name: str
     ports: Sequence[str]
@@ -27,10 +27,10 @@ class Opening:
     protocol: str = "Tcp"
 
 
-# Allowed from the network itself.
+# Inbound traffic that each subnet allows from the network itself.
 INBOUND: Mapping[SubnetRole, Opening] = {
-    # HTTPS and files: the workspace's by SMB, the share by NFS (how-to-secure-training-vnet,
-    # "Limitations"; storage-files-networking-overview).
+    # HTTPS; SMB for the workspace's file share; NFS for `nfs_share_gib`
+    # (how-to-secure-training-vnet, "Limitations"; storage-files-networking-overview).
     "endpoints": Opening("services-from-the-network", ("443", "445", "2049")),
     # Nodes of a job communicate on any port (NCCL, Gloo, MPI).
     "compute": Opening("nodes-with-each-other", ("*",), protocol="*"),
@@ -47,7 +47,7 @@ AZURE: tuple[Opening, ...] = (
     Opening("azure-ml-nodes", ("5831",), "AzureMachineLearning", "Udp"),
     Opening("batch", ("443",), "BatchNodeManagement.{region}", "*"),
     Opening("resource-manager", ("443",), "AzureResourceManager"),
-    # Without files (445) Azure ML refused the subnet: MicrosoftDocs/azure-docs#91825.
+    # Azure ML rejected a subnet without SMB (445): MicrosoftDocs/azure-docs#91825.
     Opening("storage", ("443", "445"), "Storage.{region}"),
     Opening("front-door", ("443",), "AzureFrontDoor.FrontEnd"),
     # Microsoft's images, from any region, and their content delivery network.
@@ -55,7 +55,7 @@ AZURE: tuple[Opening, ...] = (
     Opening("images-front-door", ("443",), "AzureFrontDoor.FirstParty"),
     Opening("monitor", ("443",), "AzureMonitor"),
 )
-# Allowed out of the network. Jobs only reach Azure; packages arrive in images.
+# Outbound traffic that each subnet allows. Jobs reach only Azure; their images hold the packages.
 OUTBOUND: Mapping[SubnetRole, Sequence[Opening]] = {
     "endpoints": (),
     "compute": AZURE,
@@ -67,7 +67,7 @@ OUTBOUND: Mapping[SubnetRole, Sequence[Opening]] = {
 
 
 def rules(role: SubnetRole, region: str, redis: bool = False) -> Iterator[network.SecurityRuleArgs]:
-    """The rules of a subnet's security group, inbound first, Redis last; all else is denied."""
+    """Yield the security rules of a subnet; they deny all other inbound and internet traffic."""
     yield _rule(INBOUND[role], 100, "Inbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-inbound", ("*",), "*", "*")
     yield _rule(nothing, 4096, "Inbound", source="*", region=region)
@@ -102,11 +102,10 @@ SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault")
 
 
 class Network(Component):
-    """A virtual network whose subnets each have a security group closed to the internet, or the
-    given one, which is not changed.
+    """The virtual network: a new one with a security group per subnet, or an existing one.
 
-    `created` is None where the network is given. `dns_records` are the DNS resources of the private
-    endpoints created so far.
+    An existing network is not changed, and `created` is None. `dns_records` are the DNS resources
+    of the private endpoints created so far.
     """
 
     def __init__(self, name: str, site: Site, opts: Options = None) -> None:
@@ -136,7 +135,7 @@ class Network(Component):
         nat = site.settings.needs_nat
         gateway = network.SubResourceArgs(id=self._gateway().id) if nat else None
         route = self._route() if settings.hub_firewall else None
-        # Subnets and peerings are inline: an update of the network without them would delete them.
+        # Subnets and peerings are inline: an update of the network without them deletes them.
         return network.VirtualNetwork(
             self.child("virtual-network"),
             virtual_network_name=site.names.local("vnet"),
@@ -159,8 +158,8 @@ class Network(Component):
                     name=role,
                     address_prefix=str(prefix),
                     default_outbound_access=False,
-                    # Azure refused nodes without public addresses in a subnet with either policy:
-                    # Azure/terraform#85.
+                    # Azure rejected nodes without public addresses in a subnet where either policy
+                    # is enabled: Azure/terraform#85.
                     private_endpoint_network_policies=_policies(role),
                     private_link_service_network_policies=_policies(role),
                     nat_gateway=gateway if role != "endpoints" else None,
@@ -177,7 +176,7 @@ class Network(Component):
         )
 
     def subnet(self, role: SubnetRole) -> pulumi.Output[str]:
-        """Return the id of a subnet; the settings ensure that a given network has it."""
+        """Return the id of a subnet; for an existing network it comes from the settings."""
         existing = self._settings.subnet if role == "endpoints" else self._settings.compute_subnet
         if self.created is None:
             return pulumi.Output.from_input(existing)
@@ -191,10 +190,10 @@ class Network(Component):
         *,
         after: Sequence[pulumi.Resource] = (),
     ) -> network.PrivateEndpoint:
-        """Create a private endpoint for a part of a resource; `part` is a key of `DNS_ZONES`.
+        """Create a private endpoint for a sub-resource of `target`; `part` is a key of `DNS_ZONES`.
 
-        Azure also writes it to the resource, so it comes `after` other writes: a concurrent write
-        of the account or vault makes it fail for good ("StorageAccountOperationInProgress",
+        Azure also writes to the target, so the endpoint is created `after` other writes. A
+        concurrent write makes it fail permanently ("StorageAccountOperationInProgress",
         "ConflictError": Azure/bicep-registry-modules#6001, terraform-provider-azurerm#32095).
         """
         site = self._site
@@ -209,8 +208,8 @@ class Network(Component):
                     name=full_name, private_link_service_id=target, group_ids=[part]
                 )
             ],
-            # Azure refuses some of several concurrent ones in a subnet ("RetryableError"), and the
-            # provider does not retry: pulumi/pulumi-azure-native#4509.
+            # One after another: Azure rejects concurrent endpoints in a subnet ("RetryableError"),
+            # and the provider does not retry (pulumi/pulumi-azure-native#4509).
             opts=pulumi.ResourceOptions(parent=self, depends_on=[*self._endpoints[-1:], *after]),
         )
         self._endpoints.append(endpoint)
@@ -233,7 +232,7 @@ class Network(Component):
         return endpoint
 
     def _zone(self, zone: str) -> pulumi.Output[str]:
-        """Return the id of a DNS zone: a central one, which its owner links, or one of ours."""
+        """Return the id of a private DNS zone: an existing central one, or a new, linked one."""
         if central := self._settings.private_dns_zones:
             id = f"{central}/providers/Microsoft.Network/privateDnsZones/{zone}"
             return pulumi.Output.from_input(id)
@@ -291,7 +290,7 @@ class Network(Component):
         return network.RouteTableArgs(id=table.id)
 
     def _gateway(self) -> network.NatGateway:
-        """Return a NAT gateway: outbound only, by one address that others can allow."""
+        """Create a NAT gateway: outbound only, with one static address that firewalls can allow."""
         site, opts = self._site, pulumi.ResourceOptions(parent=self)
         address = network.PublicIPAddress(
             self.child("nat-address"),
@@ -312,5 +311,5 @@ class Network(Component):
 
 
 def _policies(role: SubnetRole) -> str:
-    """Private endpoints obey the security group of their subnet."""
+    """Return "Enabled" for `endpoints`, so that its security group applies to private endpoints."""
     return "Enabled" if role == "endpoints" else "Disabled"

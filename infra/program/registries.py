@@ -16,13 +16,13 @@ from ml.core.errors import Problem, UserError
 
 
 class Registry(Component):
-    """A Premium container registry without an administrator's password, or the given one.
+    """The container registry: a new Premium one without admin user, or an existing one.
 
-    `network` is None with public addresses. `created` is None, and nothing is declared, where a
-    registry is given: its owner's network and DNS lead to it.
+    `network` is None if the environment is public. For an existing registry nothing is declared and
+    `created` is None; its owner provides network access and DNS.
 
-    Retention is on and soft delete off: Azure refuses both together. Quarantine is off: it would
-    block every image until a scanner releases it.
+    Retention is on and soft delete off, because Azure rejects both together. Quarantine is off,
+    because it would block every image until a scanner releases it.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Registry(Component):
 
 
 class Assets(Component):
-    """The registry that another stack creates, as an environment uses it; `id` is its resource id.
+    """A shared asset registry that another stack creates, with private endpoints to it.
 
-    `parts` are the ids that private endpoints lead to, by part. An endpoint of the registry reaches
-    neither its models nor its images, which are in accounts that Azure created for it
+    `id` is its resource id. `parts` maps each sub-resource with a private endpoint to its id: the
+    registry, and the accounts of its models and images, which Azure creates
     (learn.microsoft.com/azure/machine-learning/how-to-registry-network-isolation, "Use assets from
-    registry in workspace"). Azure is asked for them: a StackReference reads the state that a stack
-    itself is in (pulumi/pulumi#3395), and environments have states of their own.
+    registry in workspace"). The account ids are read from Azure. A StackReference cannot read them,
+    because each environment has its own state backend (pulumi/pulumi#3395).
     """
 
     def __init__(
@@ -88,13 +88,14 @@ class Assets(Component):
 
 
 def _accounts(settings: Settings) -> Mapping[str, str]:
-    """Return the resource ids of the registry's storage and container registry, by part.
+    """Return the ids of the registry's storage account ("blob") and image registry ("registry").
 
-    If the registry does not exist: {} in a preview, UserError in an update.
+    If the registry does not exist, return {} in a preview and raise UserError in an update. Raise
+    UserError if it has no accounts in the stack's region.
     """
     name, group = settings.asset_registry.name, settings.registry_group
     elsewhere = settings.registry_subscription
-    # An invoke queries the subscription of its provider; this provider creates nothing.
+    # An invoke uses the subscription of its provider; this extra provider creates nothing.
     provider = (
         None
         if elsewhere == settings.subscription
@@ -106,7 +107,7 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
             resource_group_name=group,
             opts=pulumi.InvokeOptions(provider=provider),
         )
-    except Exception as error:  # the SDK has no narrower class for an answer of the provider
+    except Exception as error:  # the SDK has no narrower class for a provider error
         if "NotFound" not in str(error):
             raise
         message = f"the asset registry {name} in {group} does not exist"

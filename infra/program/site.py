@@ -1,4 +1,4 @@
-"""What all components share: settings, resource group, names, tags."""
+"""The base of all components: settings, resource group, names, tags."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Options = pulumi.ResourceOptions | None  # of a component
 
 
 def configuration() -> dict[str, str]:
-    """Return Pulumi's configuration without secrets: the program's namespace and PLACE."""
+    """Return Pulumi's configuration without secrets: keys of the project's namespace and PLACE."""
     values = {}
     for key in get_config_env():
         space, _, name = key.partition(":")
@@ -29,7 +29,7 @@ def configuration() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Site:
-    """The resource group of an environment, and what all its resources share."""
+    """The settings, resource group and tags that all resources of an environment share."""
 
     settings: Settings
     group: pulumi.Output[str]
@@ -38,12 +38,12 @@ class Site:
 
     @property
     def names(self) -> Names:
-        """The names of its resources."""
+        """The names of the environment's resources."""
         return self.settings.names
 
     @property
     def place(self) -> dict[str, Any]:
-        """The arguments that most resources share."""
+        """The arguments for resource group, location and tags."""
         return {
             "resource_group_name": self.group,
             "location": self.settings.location,
@@ -52,20 +52,19 @@ class Site:
 
     @property
     def protect(self) -> bool:
-        """True if Pulumi refuses to delete resources that hold data."""
+        """True if Pulumi protects resources that hold data from deletion."""
         return self.settings.guardrails.protect
 
     @property
     def public_access(self) -> str:
-        """Azure's term: Enabled or Disabled."""
+        """The value of `public_network_access`: "Enabled" or "Disabled"."""
         return "Disabled" if self.settings.private else "Enabled"
 
 
 class Component(pulumi.ComponentResource):
-    """A component of a stack, whose name prefixes the names of its children.
+    """A component of a stack, whose name prefixes its children's names to allow several instances.
 
-    A program can thus have several instances. The children of an instance named in `usual`, as
-    stacks have, get no prefix.
+    An instance named in `usual`, as all in this program are, gives its children no prefix.
     """
 
     def __init__(
@@ -75,14 +74,14 @@ class Component(pulumi.ComponentResource):
         self._prefix = "" if name in usual else f"{name}-"
 
     def child(self, name: str) -> str:
-        """Return the name of a child."""
+        """Return the logical name of a child resource, with the component's prefix."""
         return f"{self._prefix}{name}"
 
 
 def site(settings: Settings) -> Site:
-    """Return the site of an environment; declares its resource group unless it is given one.
+    """Return the site of an environment; declare its resource group unless the settings name one.
 
-    All resources that have tags keep those of `kept_tags`, which an update would remove otherwise.
+    Also make updates ignore the tags named in `kept_tags`, which they would remove otherwise.
     """
     ignored = [f'tags["{name}"]' for name in settings.kept_tags]
 

@@ -27,7 +27,7 @@ from infra.settings.model import Settings
 def provision(
     settings: Settings, sas: pulumi.Output[str] | None
 ) -> Mapping[str, pulumi.Input[str]]:
-    """Declare every resource of the stack; its outputs by name."""
+    """Declare all resources of the stack; return its outputs. `sas` is None if it is not used."""
     stack_site = site(settings)
     if settings.makes_registry:
         return _shared(stack_site)
@@ -112,7 +112,7 @@ def provision(
 
 
 def _shared(stack_site: Site) -> Mapping[str, pulumi.Input[str]]:
-    """Return the registry that environments share, with what watches it and keeps it."""
+    """Declare the shared registry, its monitoring and guardrails; return the outputs by name."""
     monitoring = Monitoring("monitoring", stack_site)
     shared = SharedRegistry("assets", stack_site)
     monitoring.diagnose("assets", shared.registry.id, metrics=())
@@ -125,7 +125,7 @@ def _shared(stack_site: Site) -> Mapping[str, pulumi.Input[str]]:
 
 
 def _online_store(stack_site: Site, network: Network | None, identity: Identity) -> OnlineStore:
-    """Redis; endpoints read it, and clusters that write the lake fill it."""
+    """Declare Redis, accessible to the endpoints and to clusters that may write to the lake."""
     writers = [cluster.name for cluster in stack_site.settings.clusters if cluster.lake == "write"]
     users = {f"cluster-{name}": identity.clusters[name] for name in writers}
     return OnlineStore(
@@ -136,11 +136,11 @@ def _online_store(stack_site: Site, network: Network | None, identity: Identity)
 def _key(
     stack_site: Site, vault: Vault, identity: Identity, network: Network | None
 ) -> EncryptionKey | None:
-    """Return the key of storage, and the role that allows its use.
+    """Return the storage encryption key, and declare the role to use it; None without one.
 
-    A new role takes effect in a vault after minutes, and an account created sooner fails
-    ("KeyVaultAuthenticationFailure", Azure/bicep#16601). Private endpoints of other resources,
-    which are created one after another anyway, fill the time.
+    The role takes minutes to propagate to the vault, and an account created sooner fails
+    ("KeyVaultAuthenticationFailure", Azure/bicep#16601). The account therefore also waits for the
+    private endpoints of other resources, which are created one after another.
     """
     if identity.encryption is None:
         return None
@@ -161,7 +161,7 @@ def _observe(
     features: FeatureStore | None,
     redis: OnlineStore | None,
 ) -> None:
-    """Diagnostics of our own resources that have any, and alerts of those that serve or run."""
+    """Declare diagnostic settings of the resources that the stack creates, and metric alerts."""
     if vault.created:
         monitoring.diagnose("vault", vault.id)
     if registry.created:

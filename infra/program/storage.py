@@ -21,9 +21,9 @@ from infra.settings.workflows import RELEASES
 
 
 class Vault(Component):
-    """A key vault, and the customer-managed key of storage.
+    """The key vault: a new one with the key that encrypts storage, or an existing one.
 
-    `network` is None with public addresses.
+    `network` is None if the environment is public. `created` is None for an existing vault.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Vault(Component):
 
 @dataclass(frozen=True)
 class EncryptionKey:
-    """A key of our own vault, and the identity that may wrap with it."""
+    """The customer-managed key of storage, and the identity that may wrap keys with it."""
 
     vault_uri: pulumi.Input[str]
     name: pulumi.Input[str]
@@ -111,10 +111,10 @@ class EncryptionKey:
 
 
 def _encryption(key: EncryptionKey | None, *, queues: bool) -> storage.EncryptionArgs:
-    """Double encryption, by Azure's key or ours; `queues`: the account has queues and tables.
+    """Return the double encryption of an account, by `key` or, if it is None, by Microsoft's key.
 
-    Queues and tables only use our key if the account is created so
-    (storage/common/account-encryption-key-create).
+    `queues` is True if the account has queues and tables. They can use `key` only if the account is
+    created so (storage/common/account-encryption-key-create).
     """
     service = storage.EncryptionServiceArgs(enabled=True, key_type="Account")
     ours = service if key and queues else None
@@ -136,7 +136,7 @@ def _encryption(key: EncryptionKey | None, *, queues: bool) -> storage.Encryptio
 def _lifecycle(
     name: str, site: Site, account: storage.StorageAccount, settings: model.Storage
 ) -> storage.ManagementPolicy:
-    """Rules for old data: all containers cool, the first one (raw data) may expire."""
+    """Declare the lake's lifecycle: all blobs become cool; the first container's may be deleted."""
     cool = storage.DateAfterModificationArgs(
         days_after_modification_greater_than=settings.cool_after_days
     )
@@ -174,10 +174,10 @@ def _rule(
 
 
 class Storage(Component):
-    """The workspace's account, which must not have a hierarchical namespace, and the lake.
+    """The workspace's storage account, which must not be hierarchical, the lake and the NFS share.
 
-    `network` is None with public addresses, `key` is None if Azure's key encrypts. `share` is the
-    account of the NFS share, None without one.
+    `network` is None if the environment is public, `key` is None if Microsoft's key encrypts.
+    `share` is the account of the NFS share, None without one.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Storage(Component):
         super().__init__("storage:Storage", name, opts, "storage")
         self._site, self._network, self._key = site, network, key
         settings = site.settings.storage
-        # Writes to each account that private endpoints must wait for.
+        # Account → resources that write to it, for which its private endpoints must wait.
         self._written: dict[str, list[pulumi.Resource]] = {}
         adopted = site.settings.workspace.storage_account
         account_name = adopted or site.names.worldwide("stws")
@@ -207,7 +207,7 @@ class Storage(Component):
         }
         rules = _lifecycle(self.child("lake"), site, self.lake, settings)
         self._written["lake"] += [*self.containers.values(), rules]
-        # Apart from what jobs write (infra.settings.workflows.writes_only).
+        # A container that jobs cannot write (infra.settings.workflows.writes_only).
         releases = self._container("releases", RELEASES, self.workspace)
         self._written["workspace-storage"].append(releases)
         self.share = self._share(settings.nfs_share_gib) if settings.nfs_share_gib else None
@@ -332,8 +332,8 @@ class Storage(Component):
             enabled_protocols="NFS",
             root_squash="RootSquash",
             share_quota=gib,
-            # A refresh loses it, and another one is another share, without its files
-            # (pulumi/pulumi-azure-native#1751). Azure does not change it.
+            # A refresh drops `enabledProtocols` from the state. Without this the next update would
+            # replace the share and lose its files (pulumi/pulumi-azure-native#1751).
             opts=pulumi.ResourceOptions(
                 parent=account, protect=self._site.protect, ignore_changes=["enabledProtocols"]
             ),
@@ -345,9 +345,9 @@ class Storage(Component):
 
 
 class OnlineStore(Component):
-    """A Redis that accepts TLS and Entra tokens only; a materialisation can write it again.
+    """A Redis that accepts only TLS and Entra tokens; after a loss, a materialisation refills it.
 
-    `network` is None with public addresses, `users` are the identities that read and write.
+    `network` is None if the environment is public; `users` are identities that read and write.
     """
 
     def __init__(
@@ -378,9 +378,9 @@ class OnlineStore(Component):
             resource_group_name=site.group,
             access_keys_authentication="Disabled",
             client_protocol="Encrypted",
-            # `ml.features.online.RedisStore` takes a client of one server.
+            # `ml.features.online.RedisStore` uses a client for a single server.
             clustering_policy="NoCluster",
-            # A full store refuses a write; it does not forget another entity.
+            # A full store rejects writes instead of evicting other entities.
             eviction_policy="NoEviction",
             port=10000,
             opts=pulumi.ResourceOptions(parent=self.cluster),

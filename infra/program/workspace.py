@@ -51,9 +51,9 @@ class Workspace(Component):
             kind="Default",
             # A registry without public addresses cannot build images.
             image_build_compute=settings.builder.name if settings.builder else None,
-            # The first cluster brings the managed network about, once the workspace's roles count
-            # (hashicorp/terraform-provider-azurerm#28650): made with the workspace, its private
-            # endpoints would need a role on the workspace, which cannot be there yet.
+            # The first cluster creates the managed network, after the workspace's role assignments
+            # (hashicorp/terraform-provider-azurerm#28650). Created with the workspace, its private
+            # endpoints would need a role on the workspace, which cannot exist yet.
             provision_network_now=settings.network.isolation == "managed" and not settings.computes,
         )
         for name, container in args.storage.containers.items():
@@ -79,13 +79,13 @@ class Workspace(Component):
 class FeatureStore(Component):
     """A workspace of the kind FeatureStore; its offline store is the container `features`.
 
-    It has no compute: jobs of the workspace materialise, so nothing brings its managed network
-    about. Azure's materialisation would need that, and more roles of the identity.
+    It has no compute, because jobs of the workspace materialise, so its managed network is never
+    created. Azure's own materialisation would need that network, and more roles of the identity.
     """
 
     def __init__(self, name: str, args: WorkspaceArgs, opts: Options = None) -> None:
         super().__init__("workspace:FeatureStore", name, opts, "features")
-        # azure-ai-ml names the connection so (`OFFLINE_STORE_CONNECTION_NAME`).
+        # The name that azure-ai-ml uses (`OFFLINE_STORE_CONNECTION_NAME`).
         connection = "OfflineStoreConnectionName"
         self.workspace = _workspace(
             self,
@@ -118,7 +118,7 @@ class FeatureStore(Component):
 def _workspace(
     parent: pulumi.Resource, name: str, args: WorkspaceArgs, **kind: Any
 ) -> ml.Workspace:
-    """Return a workspace that uses its identity for all access, with its private endpoint."""
+    """Declare a workspace that uses its identity for all access, and its private endpoint."""
     site = args.site
     workspace = ml.Workspace(
         name,
@@ -141,7 +141,8 @@ def _workspace(
         system_datastores_auth_mode="Identity",
         managed_network=_managed_network(args),
         serverless_compute_settings=_serverless(args),
-        # The managed network adds private endpoints to resources that also have ours.
+        # Wait for the stack's private endpoints: the managed network adds some to the same
+        # resources, and concurrent writes fail.
         opts=pulumi.ResourceOptions(
             parent=parent,
             protect=site.protect,
@@ -156,7 +157,7 @@ def _workspace(
 
 
 def _encryption(args: WorkspaceArgs) -> ml.EncryptionPropertyArgs | None:
-    """Return the key of our own vault, which the workspace's identity administers."""
+    """Return the encryption by the stack's own vault key; None without a customer-managed key."""
     if not (args.site.settings.workspace.customer_managed_key and args.vault.key):
         return None
     return ml.EncryptionPropertyArgs(
@@ -222,9 +223,9 @@ def _endpoint_rule(id: pulumi.Input[str], part: str) -> ml.PrivateEndpointOutbou
 
 
 def _serverless(args: WorkspaceArgs) -> ml.ServerlessComputeSettingsArgs | None:
-    """Jobs without a cluster also run in our own network.
+    """Return settings that run serverless jobs in the virtual network; None if it is not used.
 
-    A managed network contains these nodes by itself (how-to-use-serverless-compute).
+    A managed network contains serverless nodes by itself (how-to-use-serverless-compute).
     """
     if args.network is None or args.site.settings.network.isolation != "own":
         return None
@@ -235,15 +236,15 @@ def _serverless(args: WorkspaceArgs) -> ml.ServerlessComputeSettingsArgs | None:
 
 
 def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
-    """Return the managed network: approved destinations only if private, else the internet.
+    """Return the managed network: only approved outbound traffic if private, else any.
 
-    A starter needs a managed network too, because its nodes have no public addresses.
+    It is disabled with `isolation: own`. A starter needs it: its nodes have no public addresses.
     """
     if args.site.settings.network.isolation == "own":
         return ml.ManagedNetworkSettingsArgs(isolation_mode="Disabled")
     rules: dict[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArgs] = {}
     if args.assets:
-        # Its creator may have disabled its public addresses.
+        # The shared registry may have no public addresses.
         parts = args.assets.parts.items()
         rules |= {f"assets-{part}": _endpoint_rule(id, part) for part, id in parts}
     if args.redis:
@@ -270,17 +271,17 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
     )
 
 
-# Releases set the traffic. An update is a PUT of the declared properties, and Azure reads a missing
-# traffic as no traffic (Azure-Samples/openai-end-to-end-baseline, machinelearning.bicep;
-# pulumi/pulumi-azure-native#1280): a new owner in the tags would stop every endpoint. `make deploy`
-# updates with `--refresh`, which sends back the traffic that it read.
+# Releases set these, so Pulumi ignores their changes. A PUT without `traffic` sets it to zero
+# (Azure-Samples/openai-end-to-end-baseline, machinelearning.bicep; pulumi-azure-native#1280), so a
+# change of the owner tag would stop every endpoint. `make deploy` uses `--refresh`, so that other
+# updates send back the traffic that it read.
 SET_BY_RELEASES = ["properties.traffic", "properties.mirrorTraffic", "tags"]
 
 
 class Endpoints(Component):
     """Endpoints that only accept Entra tokens; releases set their traffic, not Pulumi.
 
-    `granted` are the roles that the identity needs before a deployment pulls its image.
+    `granted` are role assignments that the identity needs before a deployment pulls its image.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Regions, VM sizes, the presets of clusters, what Azure retires, DNS zones, and names.
+"""Azure's regions, VM sizes, retirements and DNS zones; cluster presets and resource names.
 
 Regions are kept by hand; `az account list-locations` has them all. Sizes: learn.microsoft.com/
 azure/virtual-machines/sizes. Retirements: retired-sizes-list there, and the migration guide of each
-family (h-series-retirement, hc-series-retirement and so on), for families with GPUs or InfiniBand
-and those of `SIZES`.
+family (h-series-retirement, hc-series-retirement and so on). They cover families with GPUs or
+InfiniBand and those of `SIZES`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ Preset = Literal["cpu", "t4", "a100", "infiniband"]
 class Size:
     """One VM size."""
 
-    family: str  # the name under which Azure ML counts its quota of cores
+    family: str  # name of its core quota in Azure ML
     cores: int
     memory_gib: int
     gpus: int = 0
     gpu: str = ""  # the model, such as `A100 80GB`; "" without GPUs
     infiniband: bool = False
-    low_priority: bool = True  # whether Azure ML offers such nodes to spot clusters
+    low_priority: bool = True  # True if spot clusters can use it
 
     def __str__(self) -> str:
         """Return a description: `4 cores, 28 GiB, 1 T4`."""
@@ -79,7 +79,7 @@ SIZES: Mapping[str, Size] = {
     "Standard_ND96amsr_A100_v4": Size(
         "Standard NDAMSv4_A100Family", 96, 1900, 8, "A100 80GB", True
     ),
-    # A spot cluster of it can be created but never gets a node: UnsupportedVMSizeForLowPriority.
+    # A spot cluster of this size can be created but gets no node: UnsupportedVMSizeForLowPriority.
     "Standard_ND96isr_H100_v5": Size("standardNDv5H100Family", 96, 1900, 8, "H100", True, False),
     "Standard_HB120rs_v3": Size("standardHBv3Family", 120, 448, infiniband=True),
 }
@@ -98,8 +98,8 @@ class Retirement:
 
     pattern: str  # regular expression of its sizes, without `Standard_`
     family: str
-    day: date  # Azure does not offer it from this day
-    instead: str  # a size to use
+    day: date  # the first day on which Azure no longer offers it
+    instead: str  # a size to use instead
 
 
 _HPC = "Standard_HB120rs_v3"
@@ -120,7 +120,7 @@ RETIREMENTS: tuple[Retirement, ...] = (
 
 
 def retirement(size: str) -> Retirement | None:
-    """Return the retirement of the family of `size`, past or announced."""
+    """Return the past or announced retirement of the family of `size`; None without one."""
     tail = size.removeprefix("Standard_")
     return next((entry for entry in RETIREMENTS if re.fullmatch(entry.pattern, tail, re.I)), None)
 
@@ -140,7 +140,7 @@ PROVIDERS = tuple(
         *("OperationalInsights", "PolicyInsights", "Security", "Storage"),
     )
 )
-# Part of a resource that a private endpoint leads to → its DNS zones:
+# Sub-resource that a private endpoint leads to (`group_ids`) → its DNS zones:
 # learn.microsoft.com/azure/private-link/private-endpoint-dns
 DNS_ZONES: Mapping[str, Sequence[str]] = {
     "amlworkspace": ("privatelink.api.azureml.ms", "privatelink.notebooks.azure.net"),
@@ -159,26 +159,26 @@ DNS_ZONES: Mapping[str, Sequence[str]] = {
         "privatelink.blob.core.windows.net",
     ),
 }
-# Parts of an asset registry, and of the accounts of its models and its images.
+# Sub-resources of an asset registry and of its accounts for models and images.
 ASSET_PARTS = ("amlregistry", "blob", "registry")
-# Parts of the lake that compute reaches.
+# Sub-resources of the lake that compute uses.
 LAKE_PARTS = ("blob", "dfs")
-# Parts of the workspace's storage through which a parallel step distributes its work
+# Sub-resources of the workspace's storage through which a parallel step distributes its work
 # (how-to-managed-network, "Use batch endpoints or ParallelRunStep"; how-to-secure-workspace-vnet).
 PARALLEL_PARTS = ("queue", "table")
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names of an environment's resources: stable, and unique where Azure shares a name space.
+    """Stable names of an environment's resources, each unique in the scope that Azure requires.
 
     Lengths and characters: azure-resource-manager/management/resource-name-rules. The longest name
-    is a storage account's: 4 + 8 + 7 + 5 = 24 of 24.
+    is a storage account's: kind 4 + platform 8 + environment 7 + suffix 5 = 24 of 24.
     """
 
     platform: str
     environment: str
-    suffix: str  # separates equal names of two subscriptions
+    suffix: str  # hash that makes names differ between subscriptions
     given_group: str = ""  # name of the resource group; "" to derive it
 
     def local(self, kind: str, name: str = "") -> str:
@@ -186,11 +186,11 @@ class Names:
         return "-".join(word for word in (kind, self.platform, self.environment, name) if word)
 
     def worldwide(self, kind: str) -> str:
-        """Return a name in a space shared by all of Azure: letters and digits, at most 24."""
+        """Return a globally unique name: letters and digits, at most 24 characters."""
         return f"{kind}{self.platform}{self.environment}{self.suffix}"
 
     def regional(self, name: str) -> str:
-        """Return the name of an online endpoint, in a space shared by a region; at most 32."""
+        """Return the name of an online endpoint: unique in the region, at most 32 characters."""
         return f"{name}-{self.environment}-{self.suffix}"
 
     def instance(self, name: str) -> str:

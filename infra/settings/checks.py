@@ -1,6 +1,6 @@
-"""Checks across settings: combinations of valid values that are invalid.
+"""Checks of settings beyond the schema: invalid combinations of valid values.
 
-Also values beyond the schema: existing VM sizes, regions and address ranges.
+Also VM sizes, regions and address ranges.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ Keys = tuple[Key, ...]
 
 @dataclass(frozen=True)
 class Fault:
-    """One problem."""
+    """One problem of the settings, without its place in the file."""
 
     code: str
     actual: str
     expected: str
     hint: str
-    keys: Keys = ()  # lead from `config` to the setting to change
+    keys: Keys = ()  # path from `config` to the setting to change
 
 
 Findings = Iterator[Fault]
 
 
 def problems(settings: Settings, document: Document) -> Iterator[Problem]:
-    """Yield every finding, at the line of the setting to change."""
+    """Run all checks; yield each fault as a Problem at the line of the setting to change."""
     for check in CHECKS:
         for finding in check(settings):
             place = document.place("config", *finding.keys)
@@ -175,7 +175,7 @@ def _nodes(settings: Settings) -> Findings:
 
 
 def _names(settings: Settings) -> Findings:
-    """Check for duplicate names: clusters and compute instances share one namespace."""
+    """Check for duplicate and reserved names, and for endpoint names that are too long."""
     computes = [
         *_listed([cluster.name for cluster in settings.clusters], CLUSTERS, field="name"),
         *_listed([machine.name for machine in settings.workstations], WORKSTATIONS, field="name"),
@@ -243,7 +243,7 @@ def _asset_registry(settings: Settings) -> Findings:
 
 
 def _registry_alone(settings: Settings) -> Findings:
-    """Check that the registry's stack declares no workspace and no resource of one."""
+    """Check that a stack that creates the shared registry sets nothing of an environment."""
     if not settings.makes_registry:
         return
     storage = Storage(redundancy=settings.storage.redundancy)
@@ -273,7 +273,7 @@ def _storage(settings: Settings) -> Findings:
         hint = "a premium share is billed for at least 100 GiB"
         keys: Keys = (STORAGE, "nfs_share_gib")
         yield Fault("wrong-value", message, "0, or 100 or more", hint, keys)
-    # `infra sas` issues a SAS for one path of one container, and there is one secret.
+    # `infra sas` issues a SAS for one path of one container, and the program has one such secret.
     if storage.datastores == "sas" and len(settings.containers) > 1:
         message = f"`datastores: sas` with the containers {', '.join(settings.containers)}"
         expected = "one container: a SAS covers a path of one"
@@ -334,8 +334,8 @@ def _address_space(settings: Settings) -> Findings:
         yield Fault("wrong-value", message, expected, hint, ADDRESS_SPACE)
     if settings.network.isolation != "own" or settings.network.virtual_network:
         return
-    # A node needs an address, or a cluster stays smaller than declared (how-to-secure-training-
-    # vnet, "Prerequisites"). The subnet of compute is a quarter of the range.
+    # Every node needs an address, else a cluster stays smaller than declared (how-to-secure-
+    # training-vnet, "Prerequisites"). The subnet of compute is a quarter of the range.
     room = space.num_addresses // 4 - RESERVED
     needed = sum(cluster.max_nodes for cluster in settings.clusters)
     needed += len(settings.machines("compute-instance"))

@@ -1,8 +1,8 @@
 """Check that stack files, gates and workflows declare the same environments.
 
-Each stack file is one; the gate `order` and the options of `promote.yml` list them; jobs of
-workflows name their GitHub environments. An environment missing from `order` would be deployed
-after prod.
+Each environment has a stack file. The gate `order` and the options of `promote.yml` list them, and
+jobs of workflows name their GitHub environments. An environment missing from `order` would be
+deployed after prod.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GitHubEnvironment:
 
 
 def of_workflows(root: Path) -> Iterator[GitHubEnvironment]:
-    """Yield each GitHub environment that a job names, one for each option of a choice input.
+    """Yield the GitHub environment of each job; one per option if the name has a choice input.
 
     Raise UserError for a workflow that is not YAML.
     """
@@ -60,7 +60,7 @@ def of_workflows(root: Path) -> Iterator[GitHubEnvironment]:
 
 
 def problems(root: Path) -> list[Problem]:
-    """Return a problem for each mismatch between these places; none without stack files."""
+    """Return a problem for each mismatch; [] if there are no stack files or no gate `order`."""
     names, order = stacks.environments(root / stacks.FOLDER), repository.environments(root)
     if not names or not order:
         return []
@@ -98,6 +98,6 @@ def _mismatches(root: Path, names: tuple[str, ...], order: tuple[str, ...]) -> I
 
 
 def _mismatch(actual: str, expected: tuple[str, ...], place: Place) -> Problem:
-    """Return the problem of a place whose environments differ from the others."""
+    """Return the problem `environment-mismatch` at a place."""
     hint = f"change the stack files, `order` in {repository.GATES} and the workflows together"
     return Problem("environment-mismatch", actual, ", ".join(expected), hint, place)

@@ -1,5 +1,5 @@
-"""GitHub's settings that no file declares: environments with their reviewers and branch policies,
-and rulesets. `infra bootstrap` creates them, `ml doctor github` checks them.
+"""GitHub settings that no file in the repository declares: environments with their reviewers and
+branch policies, and rulesets. `infra bootstrap` creates them, `ml doctor github` checks them.
 
 docs.github.com/rest: deployments/environments, deployments/branch-policies, repos/rules.
 """
@@ -16,8 +16,8 @@ MAIN = "main"
 REQUIRED = "required"
 # The GitHub environment of jobs that open pull requests: it holds the key of the team's app.
 BOT = "bot"
-# The only branch policy of an environment. "Protected branches" would be every branch of a
-# repository without a protected one, and a tag may have the name of a branch.
+# The only deployment policy of an environment, as (type, name). GitHub's "Protected branches" would
+# allow every branch if none is protected. Without the type, a tag named `main` would match.
 POLICIES = (("branch", MAIN),)
 # Names of apps; GitHub's API identifies them by ids, which are queried.
 APP, ACTIONS = "the team's app", "GitHub Actions"
@@ -31,7 +31,7 @@ class Ruleset:
 
     name: str
     target: Literal["branch", "tag"]
-    names: tuple[str, ...]  # patterns of branches or tags, as `promote/**/*`
+    names: tuple[str, ...]  # patterns of branches or tags, such as `promote/**/*`
     # GitHub's rule type → the parameters that are compared.
     rules: Mapping[str, Mapping[str, object]]
     bypass: tuple[str, ...] = ()  # exempt actors: repository roles, or APP
@@ -71,7 +71,7 @@ class Ruleset:
         }
 
     def differences(self, answer: Mapping[str, Any], apps: Mapping[str, Any]) -> Iterator[str]:
-        """Yield how GitHub's ruleset is looser than this one; it may be stricter."""
+        """Yield how GitHub's ruleset `answer` is looser than this one; it may be stricter."""
         conditions = (answer.get("conditions") or {}).get("ref_name") or {}
         if answer.get("enforcement") != "active":
             yield "it is not enforced"
@@ -127,7 +127,7 @@ def _is_as_strict(value: Any, required: Any) -> bool:
     return isinstance(value, int) and value >= required
 
 
-# Parameters that GitHub's API requires; any value is accepted.
+# Parameters that GitHub's API requires in a request; `differences` ignores them.
 _DEMANDED: Mapping[str, Mapping[str, object]] = {
     "pull_request": {"required_review_thread_resolution": False},
     "required_status_checks": {"strict_required_status_checks_policy": False},
@@ -185,7 +185,7 @@ def environment_differences(answer: Mapping[str, Any], reviewers: Collection[str
         if rule.get("type") == "required_reviewers" and rule.get("reviewers")
     ]
     actual = {_reviewer(reviewer) for rule in rules for reviewer in rule["reviewers"]}
-    # A team is one of the repository's organisation. GitHub takes names in any case.
+    # GitHub returns a team's slug without its organisation. Names are case-insensitive.
     declared = {
         f"{name.rpartition('/')[2]}{_TEAM if '/' in name else ''}".lower() for name in reviewers
     }
@@ -202,7 +202,7 @@ _TEAM = " (a team)"
 
 
 def _reviewer(answer: Mapping[str, Any]) -> str:
-    """Return a user by the login, a team by its slug."""
+    """Return a user's login, or a team's slug with _TEAM, in lower case."""
     reviewer = answer.get("reviewer") or {}
     is_team = answer.get("type") == "Team"
     name = reviewer.get("slug" if is_team else "login") or "somebody"

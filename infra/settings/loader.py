@@ -1,7 +1,7 @@
-"""Loads stacks: which have a file, their checked settings, and the JSON Schema of a file.
+"""Loads stack files: the list of stacks, their checked settings, and the JSON Schema.
 
-The program gets its settings from Pulumi, which merges the file with `-c` and environments of ESC;
-everything that works offline reads the file. One model checks both.
+The Pulumi program reads Pulumi's configuration, which merges the stack file with `-c` and ESC
+environments (`configured`). Everything else reads the file (`load`). One model checks both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ml.core.errors import Place, Problem, UserError, nearest
 from ml.core.imports import ROOT
 
 FOLDER = ROOT / "infra"
-# Keys of a stack file that Pulumi writes.
+# Top-level keys of a stack file that Pulumi defines.
 PULUMI_KEYS = frozenset(
     {"config", "encryptionsalt", "secretsprovider", "encryptedkey", "environment"}
 )
@@ -35,7 +35,7 @@ ABOUT = frozenset({"author", "description", "license", "website"})
 PROJECT = {"name": "platform", "runtime": {"name": "python", "options": {"virtualenv": "../.venv"}}}
 # Values that must be encrypted: `pulumi config set --secret`.
 SECRETS = frozenset({"platform:lake_sas"})
-# Keys of a stack file that the Pulumi provider reads; its other keys are not used here.
+# Configuration keys of the provider azure-native that a stack file may set.
 PLACE = frozenset({f"azure-native:{key}" for key in ("location", "subscriptionId", "tenantId")})
 # Pulumi's ciphertext: base64, optionally after a version and a nonce. A SAS does not match.
 _CIPHERTEXT = re.compile(r"[A-Za-z0-9+/:=_-]+")
@@ -53,7 +53,7 @@ def environments(folder: Path = FOLDER) -> tuple[str, ...]:
 
 
 def select(names: Sequence[str] | None, folder: Path = FOLDER) -> Sequence[str]:
-    """Return `names`, or all stacks if it is empty. Raise UserError if there is none."""
+    """Return `names`, or all stacks if it is empty. Raise UserError if there are no stacks."""
     selected = names or stacks(folder)
     if not selected:
         expected, hint = "at least one environment", "write Pulumi.dev.yaml there"
@@ -77,7 +77,7 @@ def load(stack: str, folder: Path = FOLDER) -> Settings:
 
 
 def environment(stack: str, folder: Path = FOLDER) -> Settings:
-    """Load a stack in which models are trained and released; raise UserError for another one."""
+    """Load the settings of an environment; raise UserError if it is only the shared registry."""
     settings = load(stack, folder)
     if settings.makes_registry:
         message, listed = f"`{stack}` has only the shared registry", ", ".join(environments(folder))
@@ -169,7 +169,7 @@ def _settings(stack: str, document: Document) -> Settings:
 
 
 def _reference(settings: Settings, document: Document, folder: Path) -> Iterator[Problem]:
-    """Check that the stack that creates the registry exists and declares it in the same way.
+    """Check that the stack that creates the registry exists, and that its settings match.
 
     A registry serves workspaces of any subscription of its tenant, in its regions
     (how-to-manage-registries, "Choose a name").

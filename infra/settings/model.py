@@ -22,7 +22,7 @@ from ml.core.settings import CLOSED, invalid
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a string: a pattern that matches all of it, and the same in words."""
+    """The format of a string: a regular expression for all of it, and its description."""
 
     pattern: str
     words: str
@@ -52,7 +52,7 @@ class Form:
 CONFIG = ConfigDict(**CLOSED, use_attribute_docstrings=True)
 # The cluster that builds images where the container registry is private.
 BUILDER = "image-builder"
-# Default of a compute instance.
+# Default idle time of a compute instance.
 IDLE_MINUTES = 60
 # The container of the feature store's offline store, and its datastore in the workspace.
 FEATURES = "features"
@@ -92,12 +92,12 @@ REVIEWER = Form(
 LABEL = Form(r"[A-Za-z0-9][\w.-]{0,63}", "a label of runners, as GitHub takes it")
 GROUP = Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group")
 ADDRESS = Form(r"\d{1,3}(\.\d{1,3}){3}", "an address such as 10.0.0.4")
-# Azure ignores case, and its tools do not agree on it.
+# Azure ignores the case of ids, and its tools write them in different cases.
 _IN_GROUP = rf"/subscriptions/{GUID.pattern}/[Rr]esource[Gg]roups/{GROUP.pattern}"
 
 
 def _id(kind: str, words: str) -> Form:
-    """Return the form of a resource id; `kind` is namespace/type, `*` in it a name."""
+    """Return the form of a resource id; `kind` is NAMESPACE/TYPE, in which `*` matches a name."""
     types = kind.replace("Microsoft.", r"[Mm]icrosoft\.").replace("*", r"[\w.-]{1,80}")
     return Form(rf"{_IN_GROUP}/providers/{types}/[\w.-]{{1,80}}", f"the resource id of {words}")
 
@@ -109,7 +109,7 @@ REGISTRY_ID = _id("Microsoft.ContainerRegistry/registries", "a container registr
 VAULT_ID = _id("Microsoft.KeyVault/vaults", "a key vault")
 SCOPE_ID = _id("Microsoft.Insights/privateLinkScopes", "an Azure Monitor Private Link Scope")
 ZONES = Form(rf"none|{_IN_GROUP}", "the id of a resource group, or none")
-# `checks` knows which sizes exist.
+# `infra.settings.checks` checks that the size exists.
 VM_SIZE = Form(r"\w+", "a VM size such as Standard_E4ds_v4")
 
 
@@ -413,7 +413,7 @@ class Cluster:
 
     @property
     def spot(self) -> bool:
-        """True if nodes are low-priority: by default, GPUs that Azure ML offers as such."""
+        """True if nodes are low-priority; the default for GPU sizes that Azure ML offers so."""
         by_default = self.hardware.gpus > 0 and self.hardware.low_priority
         return self.priority == "spot" if self.priority else by_default
 
@@ -592,7 +592,7 @@ class Settings(StackFile):
 
     @property
     def names(self) -> Names:
-        """The names of its resources."""
+        """The names of the environment's resources."""
         identity = f"{self.subscription}/{self.name}/{self.environment}"
         suffix = hashlib.sha256(identity.lower().encode()).hexdigest()[:5]
         return Names(self.name, self.environment, suffix, self.resource_group)
@@ -606,7 +606,7 @@ class Settings(StackFile):
 
     @property
     def github(self) -> str:
-        """The repository without ids, as GitHub's own commands take it."""
+        """The repository as owner/name without ids, for `gh` and GitHub's API."""
         return re.sub(r"@\d+", "", self.repository)
 
     @property
@@ -674,7 +674,7 @@ class Settings(StackFile):
 
     @property
     def needs_nat(self) -> bool:
-        """True if machines are in a network of this stack and need a NAT gateway to get out."""
+        """True if machines are in a virtual network of this stack and need a NAT gateway."""
         has_machines = self.network.isolation == "own" or bool(self.machines("data-science-vm"))
         has_machines = has_machines or bool(self.network.runners)
         ours = not (self.network.virtual_network or self.network.hub_firewall)
@@ -682,7 +682,7 @@ class Settings(StackFile):
 
     @property
     def builder(self) -> Cluster | None:
-        """The one-node cluster that builds images where the registry is private."""
+        """The one-node cluster that builds images for a private registry; None without one."""
         if not self.private or self.makes_registry:
             return None
         usage = Usage(jobs=self.images.builds, hours=1, nodes=1)

@@ -1,4 +1,4 @@
-"""References between stack files: a stack names the one that creates the registry it uses."""
+"""References between stack files: a stack names the stack that creates its shared registry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def names(folder: Path) -> tuple[str, ...]:
 
 
 def read(folder: Path) -> Mapping[str, Stack]:
-    """Read the stack files of a folder; an unreadable one counts as unrelated to others."""
+    """Return stack name → Stack of a folder; an unreadable file counts as without a registry."""
     return {name: _stack(name, folder / f"Pulumi.{name}.yaml") for name in names(folder)}
 
 
@@ -50,9 +50,9 @@ def environments(folder: Path) -> tuple[str, ...]:
 
 
 def needed(stacks: Mapping[str, Stack], name: str) -> str:
-    """Return the stack that must be deployed first; "" if there is none.
+    """Return the stack that must be deployed before `name`; "" if there is none.
 
-    Raise UserError if none makes a registry.
+    Raise UserError if that stack creates no registry.
     """
     uses = stacks[name].uses
     if uses and not (uses in stacks and stacks[uses].makes_registry):

@@ -1,7 +1,7 @@
-"""The identities of GitHub's workflows: for each purpose a GitHub environment and a token subject.
+"""The identities of GitHub's workflows: each purpose has a GitHub environment and a token subject.
 
 A workflow that trains cannot deploy infrastructure, and one that deploys an environment cannot
-change another. Each identity has one credential; its subject names one GitHub environment.
+change another. Each identity has one credential, whose subject names one GitHub environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ml.core.azure import APPROVER, ROLES
 # deploy: changes its infrastructure.
 Purpose = Literal["preview", "train", "release", "watch", "deploy"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
-# `infra bootstrap` makes the identities of these, the program those of the others.
+# `infra bootstrap` creates the identities of the former, the Pulumi program those of the latter.
 BEFORE_THE_PROGRAM: tuple[Purpose, ...] = ("preview", "deploy")
 OF_THE_PROGRAM: tuple[Purpose, ...] = ("train", "release", "watch")
 # Purposes whose jobs need an approval.
@@ -27,7 +27,7 @@ REVIEWED: tuple[Purpose, ...] = ("release", "deploy")
 
 
 def purposes(settings: Settings) -> tuple[Purpose, ...]:
-    """Return the purposes of workflows in a stack; the shared registry's has no training."""
+    """Return the purposes of a stack; that of the shared registry has only preview and deploy."""
     return BEFORE_THE_PROGRAM if settings.makes_registry else PURPOSES
 
 
@@ -37,7 +37,7 @@ def github_environment(settings: Settings, purpose: Purpose) -> str:
 
 
 def subject(settings: Settings, purpose: Purpose) -> str:
-    """Return the `sub` claim of OIDC tokens: docs.github.com/actions/reference/security/oidc."""
+    """Return the `sub` claim of a job's token (docs.github.com/actions/reference/security/oidc)."""
     return f"repo:{settings.repository}:environment:{github_environment(settings, purpose)}"
 
 
@@ -59,7 +59,7 @@ def _assets(verb: str, *kinds: str) -> tuple[str, ...]:
 
 
 def _workspace(*actions: str) -> tuple[str, ...]:
-    """Return these actions on a workspace, and all read actions except on secrets."""
+    """Return the given actions on a workspace, and all read actions except on secrets."""
     reads = ("read", *(f"{part}/read" for part in _READ), *_assets("read", *_ASSETS))
     return tuple(f"{_ML}/workspaces/{action}" for action in (*reads, *actions))
 
@@ -132,8 +132,8 @@ RELEASER = CustomRole(
         "codes/versions/startPendingUpload/action",
     ),
 )
-# Storage Blob Data Contributor may delete a container with all that is in it, and a condition does
-# not reach that: it is no action on data (role-based-access-control/conditions-format).
+# The built-in Storage Blob Data Contributor may delete whole containers. No condition can prevent
+# that, because it is not a data action (role-based-access-control/conditions-format).
 BLOB_WRITER = CustomRole(
     "AzureML Blob Writer",
     "Reads and writes blobs; cannot make, change or delete containers.",
@@ -146,7 +146,7 @@ BLOB_WRITER = CustomRole(
         for verb in ("read", "write", "delete", "add/action", "move/action")
     ),
 )
-# AzureML Registry User may also delete what every environment serves or goes back to
+# The built-in AzureML Registry User may also delete models that environments serve or roll back to
 # (how-to-manage-registries, "Manage access to registries").
 REGISTRY_PUBLISHER = CustomRole(
     "AzureML Registry Publisher",
@@ -157,16 +157,16 @@ REGISTRY_PUBLISHER = CustomRole(
     ),
 )
 CUSTOM_ROLES = (JOB_SUBMITTER, RELEASER, BLOB_WRITER, REGISTRY_PUBLISHER)
-# What an environment grants on the registry that it uses, and on the accounts of that.
+# Roles that an environment assigns on its shared registry and on the registry's accounts.
 ON_REGISTRY = ("Reader", APPROVER, REGISTRY_PUBLISHER.name)
 # The container of releases: the audit log, and the last written state of each endpoint.
 RELEASES = "releases"
-# The path of a `data_collector`'s requests and responses (how-to-collect-production-data) in the
-# container of job outputs: jobs of one project could read those of another's callers.
+# The path of a `data_collector`'s requests and responses (how-to-collect-production-data). They are
+# in the container of job outputs, where jobs of other projects must not read them.
 COLLECTED = "modelDataCollector/*"
-# Where a workspace keeps what jobs leave: its two datastores of blobs.
+# The containers of a workspace's two blob datastores, which hold job outputs.
 OF_JOBS = ("azureml", "azureml-blobstore-*")
-# The containers that Azure ML makes for uploads of code are named by a GUID.
+# The containers that Azure ML creates for uploaded code, named by a GUID.
 OF_UPLOADS = ("-".join("?" * digits for digits in (8, 4, 4, 4, 12)),)
 
 
@@ -193,7 +193,7 @@ def writes_only(*containers: str, path: str = "", except_path: str = "") -> str:
 
 
 def reads_except(path: str) -> str:
-    """Return the condition of an assignment that reads no blobs at `path`. Lists show their names
+    """Return the condition of a role assignment that can list, but not read, blobs at `path`
     (storage/blobs/storage-auth-abac-examples, "Read blobs … with a path").
     """
     reads = (
@@ -211,7 +211,7 @@ ROLE_MANAGERS: Mapping[str, str] = {
 
 
 def role_id(name: str, subscription: str) -> str:
-    """Return the GUID of a role of `ROLES` or `CUSTOM_ROLES`, of the latter in a subscription."""
+    """Return the GUID of a built-in role of `ROLES`, or of a custom role in `subscription`."""
     custom = {role.name: role.id(subscription) for role in CUSTOM_ROLES}
     return custom.get(name) or ROLES[name]
 
@@ -219,7 +219,7 @@ def role_id(name: str, subscription: str) -> str:
 def role_name(definition: str) -> str:
     """Return the name of the role with this `roleDefinitionId`; its GUID if unknown.
 
-    Azure grants the id, whatever a description beside it says.
+    The id decides what Azure grants; the description of an assignment may claim another role.
     """
     *scope, id = definition.lower().rstrip("/").split("/")
     custom = {role.id("".join(scope[2:3])): role.name for role in CUSTOM_ROLES}

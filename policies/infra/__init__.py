@@ -1,1 +1,1 @@
-"""The CrossGuard pack: the rules of an environment, its limits, and the rules' waivers."""
+"""The CrossGuard policy pack: the rules for infrastructure, their limits and their waivers."""

@@ -1,4 +1,4 @@
-"""Serves the pack to Pulumi until Pulumi ends it; Pulumi's CLI starts it in this folder."""
+"""Serves the policy pack to Pulumi, whose CLI starts and stops this program in this folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 from pathlib import Path
 
-# The repository, and in a thin fork its framework: `make setup` unpacks it there.
+# Import from the repository, then from the framework that `make setup` unpacks in a thin fork.
 sys.path.insert(0, str(Path(sys.prefix) / "framework"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -15,7 +15,7 @@ from pulumi_policy import EnforcementLevel, PolicyPack
 from ml.core.errors import UserError
 from policies.infra.pack import policies
 
-# What a rule raises: gRPC tells it the log alone.
+# gRPC reports the exceptions that a rule raises only in the log.
 logging.basicConfig()
 try:
     PolicyPack("platform", policies=policies(), enforcement_level=EnforcementLevel.MANDATORY)

@@ -1,4 +1,4 @@
-"""Rules of role assignments, locks, identities and the workflows that sign in."""
+"""Rules for role assignments, locks, identities and the sign-in of workflows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WRITES = " AND ".join(
     for verb in ("write", "delete", "add/action", "move/action")
 )
 _NAME = rf"@Resource\[{re.escape(_CONTAINERS)}:name\] StringLike '[^']+'"
-# Below it is what endpoints collect: requests of callers, and answers.
+# The path of the requests and responses that endpoints collect.
 COLLECTED = "modelDataCollector/*"
 _PATH = f"@Resource[{_CONTAINERS}/blobs:path]"
 _READS = (
@@ -55,11 +55,11 @@ _READS = (
 _APART = re.escape(f"({_PATH} StringNotLike '{COLLECTED}')")
 _CONDITION = re.compile(
     rf"\(\({re.escape(_WRITES)}\) OR \(\((?P<names>{_NAME}(?: OR {_NAME})*)\)"
-    # Narrower still: below a path, or without what is collected, which is not read either.
+    # Optionally narrower: only below a path, or neither writing nor reading collected requests.
     rf"(?:(?P<below> AND \({re.escape(_PATH)} StringLike '[^']+'\))?\)\)"
     rf"|(?P<apart> AND {_APART}\)\) AND \(\({re.escape(_READS)}\) OR {_APART}\)))"
 )
-# Resources that may use an identity of a stack, besides a workflow.
+# Kinds of resources that may use an identity of the stack; workflows use others.
 _HOLDERS = (Kind.WORKSPACE, Kind.COMPUTE, Kind.ENDPOINT)
 IDENTITY_OPERATOR = "Managed Identity Operator"
 # /subscriptions/S/resourceGroups/G/providers/NAMESPACE/TYPE/NAME: role-based-access-control/
@@ -71,7 +71,7 @@ RULES = Rules()
 
 
 def role(assignment: Item) -> str:
-    """Return the name of the role that an assignment grants; its id when it is not a listed one."""
+    """Return the name of the role that an assignment grants; its GUID if it is not listed."""
     return _role(str(assignment.value("roleDefinitionId", "")).lower())
 
 
@@ -101,7 +101,7 @@ def _least_privilege(item: Item, limits: Limits) -> Iterator[str]:
 
 @RULES.stack("role-not-on-group", "Roles are not granted on the resource group.", "own")
 def _not_on_group(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """A preview does not know the scope, but it knows what the scope was made from."""
+    """The scope is unknown in a preview, so the rule checks the resources that it derives from."""
     groups = {item.urn for item in items if item.kind == Kind.RESOURCE_GROUP}
     for item in items:
         if item.kind == Kind.ROLE_ASSIGNMENT and groups & item.sources("scope"):
@@ -110,10 +110,10 @@ def _not_on_group(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack("role-once", "A principal has a role on a scope once.", "own")
 def _once(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Yield role assignments that repeat an earlier one: the same role, principal and scope.
+    """No role assignment repeats the role, principal and scope of an earlier one.
 
-    Azure rejects the second (RoleAssignmentExists), whatever its name or condition. A preview
-    identifies an unknown principal or scope by the resources that it comes from.
+    Azure rejects the second (RoleAssignmentExists), whatever its name or condition. In a preview,
+    an unknown principal or scope is identified by the resources that it derives from.
     """
     first: dict[tuple[str, ...], Item] = {}
     for item in items:
@@ -126,7 +126,7 @@ def _once(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 
 def _known(item: Item, name: str) -> str:
-    """An id in lower case; the URNs that it comes from where it is unknown, or ""."""
+    """Return an id in lower case; if unknown, the URNs that it derives from; "" without any."""
     value = str(item.value(name, UNKNOWN))
     sources = " ".join(sorted(item.sources(name))) if value == UNKNOWN else value
     return sources.strip("/").lower()
@@ -152,10 +152,10 @@ def _managing(items: Sequence[Item], limits: Limits) -> StackFindings:
     "own",
 )
 def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Yield role assignments that could delete or overwrite the audit log.
+    """Only the role assignments of releases can overwrite the audit log.
 
-    The workspace's account holds the audit log beside the containers of jobs. Only the workspace
-    itself may have a role that deletes containers: no condition can limit that action.
+    The workspace's account holds the audit log beside the containers of jobs. Only the workspace's
+    identity may delete containers, because no condition can limit that action.
     """
     accounts = sources_of(items, Kind.WORKSPACE, "storageAccount")
     identities = sources_of(items, Kind.WORKSPACE, "identity")
@@ -211,8 +211,8 @@ def _locks(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack("compute-own-identity", "Each cluster has an identity that nothing else uses.", "own")
 def _shared_identities(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """The rights of a job are those of its cluster's identity, so nothing else may share it;
-    endpoints share one among themselves.
+    """A job has the rights of its cluster's identity, so no other resource may use that identity;
+    endpoints may share one with each other.
     """
     for users in users_of(items, _HOLDERS, "identity").values():
         kinds = {user.kind for user in users}
@@ -228,7 +228,7 @@ def _shared_identities(items: Sequence[Item], limits: Limits) -> StackFindings:
     "own",
 )
 def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """A workflow has an identity of its own; the tag of the identity names the repository."""
+    """No resource uses a workflow's identity; its tag and its credential name one repository."""
     by_urn, users = {item.urn: item for item in items}, users_of(items, _HOLDERS, "identity")
     for item in items:
         if item.kind != Kind.CREDENTIAL:
@@ -249,14 +249,14 @@ def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
     Kind.CREDENTIAL,
 )
 def _subject(item: Item, limits: Limits) -> Iterator[str]:
-    """Yield credentials of another environment, which would bypass this one's reviewers."""
+    """No credential names another environment, whose jobs would bypass this one's reviewers."""
     stack, subject = environment(item.urn), str(item.value("subject", ""))
     purposes = "|".join(WORKFLOWS)
     if not re.fullmatch(rf"repo:[^:*]+:environment:{re.escape(stack)}-({purposes})", subject):
         expected = " or ".join(f"{stack}-{purpose}" for purpose in WORKFLOWS)
         yield f"`subject` is {subject}, must be repo:OWNER/NAME:environment: with {expected}"
     issuer = str(item.value("issuer", ""))
-    # An enterprise may have an issuer of its own, below GitHub's.
+    # An enterprise may have its own issuer, whose URL begins with GitHub's.
     if issuer != ISSUER and not issuer.startswith(f"{ISSUER}/"):
         yield f"`issuer` is {issuer}, must be {ISSUER}"
 
@@ -265,7 +265,7 @@ def _subject(item: Item, limits: Limits) -> Iterator[str]:
     "federation-separate", "What trains cannot release, and what releases cannot train.", "own"
 )
 def _separate(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Yield identities with more than one credential, or with a role of another purpose."""
+    """No identity has more than one credential, or a role of another purpose."""
     identities = users_of(items, [Kind.CREDENTIAL], "resourceName")
     for credentials in identities.values():
         for credential in credentials[1:]:

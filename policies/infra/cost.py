@@ -1,4 +1,4 @@
-"""Rules of cost: the number of nodes, GPU sizes, idle time, and a budget."""
+"""Rules for cost: the number of nodes, GPU sizes, idle time, and a budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _max_nodes(item: Item, limits: Limits) -> Iterator[str]:
 
 @RULES.stack("cost-gpu-nodes", "All clusters together stay within the limit of GPU nodes.", "own")
 def _gpu_nodes(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Nodes are dedicated unless they are spot."""
+    """All GPU nodes have a limit, and dedicated nodes of clusters a second one."""
     total = dedicated = 0.0
     for item in items:
         size = str(item.value("properties.properties.vmSize", ""))
@@ -123,7 +123,7 @@ def _warns(notification: Item) -> bool:
 
 
 def _minutes(duration: object) -> float:
-    """Return a duration such as PT1H30M in minutes; infinite when it is not set."""
+    """Return a duration such as PT1H30M in minutes; infinity if it is unset or malformed."""
     match = _DURATION.fullmatch(str(duration))
     if not match or not any(match.groups()):
         return math.inf

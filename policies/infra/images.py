@@ -1,4 +1,4 @@
-"""Rules of the container registry and of who builds and replaces images."""
+"""Rules for the container registry, and for who may build and replace images."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _retention(item: Item, limits: Limits) -> Iterator[str]:
         yield "Azure rejects `retentionPolicy` together with `softDeletePolicy`"
 
 
-# Private endpoints, retention and scanning need it.
+# Private endpoints, retention and scanning need the SKU Premium.
 RULES.resource(
     "registry-sku",
     "The registry can be private and have its images scanned.",

@@ -1,4 +1,4 @@
-"""Rules about references: a referenced resource is of the stack, or listed in limits.yml.
+"""Rules for references: a referenced resource belongs to the stack or is listed in limits.yml.
 
 In a preview the ids of the stack's own resources are unknown, so a known id was written by a
 person. In an update all ids are known: those in the stack's own resource group are its own.
@@ -19,8 +19,8 @@ _GROUP = re.compile("/subscriptions/([^/]+)/resourcegroups/([^/]+)", re.I)
 _REGISTRY = re.compile(
     "/subscriptions/([^/]+)/.*/providers/microsoft.machinelearningservices/registries/([^/]+)", re.I
 )
-# Outputs in which Azure names what others, or its own services, made: at the top of a resource,
-# and below (a vault has its connections in `properties`).
+# Outputs in which Azure lists resources of others or of its own services: the first ones at the top
+# level, the second at any depth (a vault has its connections in `properties`).
 _OUTPUTS = frozenset({"id", "networkInterfaces", "privateLinkScopedResources", "flowLogs"})
 _CONNECTED = frozenset(
     (
@@ -28,7 +28,7 @@ _CONNECTED = frozenset(
         *("ipConfigurations", "resourceNavigationLinks", "serviceAssociationLinks"),
     )
 )
-# Inputs with hosts and addresses of people, by kind; "" is every input.
+# Kind → input that may contain hosts, e-mail addresses or phone numbers; "" means every input.
 _NAMED: Mapping[str, str] = {
     Kind.ACTION_GROUP: "",
     Kind.BUDGET: "notifications",
@@ -37,13 +37,13 @@ _NAMED: Mapping[str, str] = {
     Kind.ACCOUNT: "encryption",
     Kind.WORKSPACE: "encryption",
 }
-# Names without a scheme: a host, and the alias of a private link service.
+# Keys of texts without a URL scheme: a host, and the alias of a private link service.
 _BARE = (("target",), ("privateLinkServiceId",))
 _CLOUD = "core.windows.net"
 _USER = "properties.properties.personalComputeInstanceSettings.assignedUser.objectId"
-# The component whose inputs are values of a stack file that no resource has.
+# The component whose inputs are settings that no Azure resource contains.
 _GUARDRAILS = "platform:guardrails:Guardrails"
-# What the preview notes of a `get`, an invoke or a StackReference.
+# The kind that the preview records for a `get`, an invoke or a StackReference.
 _READ = "platform:read:Read"
 
 
@@ -52,8 +52,8 @@ RULES = Rules()
 
 @RULES.stack("known-resources", "Resources of others are listed in limits.yml.", "own")
 def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """A registry in `registries` of limits.yml is in a subscription in which the stack has roles of
-    its own, and Azure makes the group of its accounts.
+    """Registries of `registries` must be in a subscription where the stack assigns roles on its own
+    resources; the groups that Azure creates for their accounts are allowed too.
     """
     roles = [item for item in items if item.kind == Kind.ROLE_ASSIGNMENT]
     subscriptions = {
@@ -71,7 +71,8 @@ def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
     groups = {str(item.value("name", "")) for item in items if item.kind == Kind.RESOURCE_GROUP}
     groups |= {match[2] for item in items if (match := _GROUP.match(str(item.value("id", ""))))}
     mine = {group.lower() for group in groups - {UNKNOWN, ""}}
-    # In an update of a stack that is given its group, with outputs that have no id.
+    # True in an update. With an existing resource group the outputs may contain no id of it, so
+    # inputs that derive from other resources are trusted.
     is_made = any(
         item.kind == Kind.ACTION_GROUP and item.value("name", UNKNOWN) != UNKNOWN for item in items
     )
@@ -96,8 +97,8 @@ def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 
 def _texts(name: str, value: Any) -> Iterator[str]:
-    """Yield every text in an input; Azure names identities by the keys of a mapping."""
-    is_card = name == "ipConfigurations"  # of a network card, where it is no output
+    """Yield every text of an input, and keys of mappings, by which Azure lists identities."""
+    is_card = name == "ipConfigurations"  # an input of a network card, an output elsewhere
     for keys, inner in documents.walk(value):
         if not is_card and _CONNECTED.intersection((name, *keys)):
             continue
@@ -109,7 +110,7 @@ def _texts(name: str, value: Any) -> Iterator[str]:
 
 @RULES.resource("known-reads", "What a program reads is listed in limits.yml.", "own", _READ)
 def _reads(item: Item, limits: Limits) -> Iterator[str]:
-    """By `get`, an invoke or a StackReference; nobody knows its values in a preview."""
+    """Reads are a `get`, an invoke or a StackReference, whose values a preview does not know."""
     if not limits.knows(str(item.value("id", ""))):
         yield f"reads {item.value('id')}: add it to `given` in limits.yml, or waive it"
 
@@ -137,7 +138,7 @@ def _principals(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack("known-tenants", "Everything belongs to one tenant and subscription.", "own")
 def _tenants(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """limits.yml names them; otherwise all that name one name the same, the stack included."""
+    """limits.yml lists the allowed ones; without a list, the whole stack must use the same one."""
     for field, listed in (("tenant", limits.tenants), ("subscription", limits.subscriptions)):
         named = [
             (text.lower(), item)
@@ -153,7 +154,7 @@ def _tenants(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack("known-hosts", "Hosts and people outside are listed in limits.yml.", "own")
 def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Yield resources that name a host which is not in `hosts` of limits.yml.
+    """Hosts, e-mail addresses and phone numbers must be in `hosts` of limits.yml.
 
     The stack's own vaults are allowed too, and existing ones that limits.yml lists.
     """
@@ -204,7 +205,7 @@ def _accounts(items: Sequence[Item], limits: Limits) -> StackFindings:
     _GUARDRAILS,
 )
 def _repository(item: Item, limits: Limits) -> Iterator[str]:
-    """Yield a repository that limits.yml does not list, with or without its `@id` parts."""
+    """limits.yml lists the repository with or without its `@id` parts."""
     subject = str(item.value("subject", "")).removeprefix("repo:").partition(":environment:")[0]
     name = str(item.value("repository", subject))
     if name not in limits.repositories and re.sub(r"@\d+", "", name) not in limits.repositories:
@@ -228,7 +229,7 @@ def _reviewers(item: Item, limits: Limits) -> Iterator[str]:
     "alert-receivers", "Alerts go to addresses and hosts alone.", "own", Kind.ACTION_GROUP
 )
 def _receivers(item: Item, limits: Limits) -> Iterator[str]:
-    """The others name a namespace, a connection or a role, which `hosts` cannot list."""
+    """Other receivers name a namespace, a connection or a role, which `hosts` cannot list."""
     for name in ("eventHubReceivers", "itsmReceivers", "incidentReceivers", "armRoleReceivers"):
         if item.value(name):
             yield f"has `{name}`: use a webhook"

@@ -17,9 +17,9 @@ from ml.core.settings import CLOSED
 
 FILE = ROOT / "policies/infra/limits.yml"
 BASE = "default"
-# Beyond these a limit limits nothing: a budget that nobody reads, a day of idle nodes.
+# The largest values that limits.yml may set; beyond them a limit would restrict nothing.
 MOST_NODES, MOST_IDLE_MINUTES, MOST_BUDGET, MOST_GB = 100, 1440, 1_000_000, 1000
-# Rules that an environment may turn into advice: public addresses, copies, alerts. Any other rule
+# Rules that `advice` of an environment may name: public addresses, copies, alerts. Any other rule
 # needs a waiver, which names a resource and expires.
 ADVISABLE = frozenset(
     (
@@ -48,22 +48,22 @@ class Limits:
     idle_minutes: Annotated[int, Field(ge=0, le=MOST_IDLE_MINUTES)]
     gpu_sizes: tuple[str, ...]
     regions: tuple[str, ...]
-    tags: tuple[str, ...]  # that resources must have
+    tags: tuple[str, ...]  # tags that resources must have
     advice: tuple[str, ...]  # rules whose violations do not block a deployment
-    # Ids of resources that the stack may use although no stack makes them, or of resource groups.
+    # Ids of existing resources, or of resource groups, that the stack may use.
     given: tuple[Annotated[str, Field(pattern="^/subscriptions/[^/]+/resourceGroups/[^/]+")], ...]
-    dns_by_policy: bool  # whether Azure Policy registers the names of private endpoints
+    dns_by_policy: bool  # True if Azure Policy registers the DNS names of private endpoints
     principals: tuple[str, ...]  # object ids of the people and groups that may have roles
     redis_sizes: tuple[str, ...] = ()
     # Hosts and e-mail addresses that alerts and connections may reach.
     hosts: tuple[Annotated[str, Field(pattern=_HOST)], ...] = ()
-    tenants: tuple[str, ...] = ()  # () allows the one that all resources name
+    tenants: tuple[str, ...] = ()  # () allows any one, if all resources name the same
     subscriptions: tuple[str, ...] = ()  # as `tenants`
     repositories: tuple[str, ...] = ()  # whose workflows may sign in to Azure
     reviewers: tuple[str, ...] = ()  # who may approve deployments; () means no approval is needed
     registries: tuple[str, ...] = ()  # shared Azure ML registries, by name
-    max_gpu_nodes: Count = 0  # of all clusters
-    max_dedicated_gpu_nodes: Count = 0  # of all clusters, not spot
+    max_gpu_nodes: Count = 0  # of all clusters together
+    max_dedicated_gpu_nodes: Count = 0  # of all clusters together, without spot nodes
     max_budget: Annotated[int, Field(ge=0, le=MOST_BUDGET)] = 0  # a month
     max_budget_of_typical: Times = 10  # budget ÷ typical month; a larger budget warns too late
     max_worst_of_budget: Times = 5  # worst month ÷ budget
@@ -125,7 +125,7 @@ def load(
 
 
 def for_urn(limits: Mapping[str, Limits], urn: str) -> Limits:
-    """The limits of the environment that a URN belongs to; the strictest where it has none."""
+    """Return the limits of a URN's environment; the strictest ones if limits.yml lacks it."""
     name = environment(urn)
     return limits[name] if name in limits and name != BASE else strictest(limits)
 
@@ -150,7 +150,7 @@ def environment(urn: str) -> str:
     return urn.removeprefix("urn:pulumi:").split("::")[0]
 
 
-# An environment may state each limit, or none.
+# The schema of limits.yml: environment → any of the limits.
 _FILE: Any = GenericAlias(
     dict, (str, settings.mapping(get_type_hints(Limits, include_extras=True), required=False))
 )

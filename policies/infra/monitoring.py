@@ -1,4 +1,4 @@
-"""Rules of logs and alerts."""
+"""Rules for logs and alerts."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _diagnostics(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack("alerts", "Failures raise an alert.", "AVM WAF")
 def _alerts(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """The alert and its action group are enabled, and the group has a receiver; a budget's notices
-    use one too, where nothing else of a stack raises alerts.
+    """An enabled alert uses an enabled action group with a receiver; a budget's notices use such a
+    group too.
     """
     groups = {
         item.urn
@@ -75,17 +75,17 @@ def _retention(item: Item, limits: Limits) -> Iterator[str]:
     days, cap = item.value("retentionInDays"), item.value("workspaceCapping.dailyQuotaGb")
     if not isinstance(days, int) or days < limits.min_log_days:
         yield f"`retentionInDays` is {days}, at least {limits.min_log_days} here"
-    # Azure takes -1 for no cap, and drops what comes after it.
+    # -1 means no cap; Azure drops logs beyond the cap.
     if not isinstance(cap, int | float) or not 1 <= cap <= limits.max_log_gb:
         yield f"`workspaceCapping.dailyQuotaGb` is {cap}, from 1 to {limits.max_log_gb} here"
 
 
 @RULES.stack("logs-private", "Logs of a private stack are not reached from outside.", "own")
 def _private(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Yield monitoring resources that are public in a private stack.
+    """No monitoring resource of a private stack is public.
 
     A stack is private if one of its resources disables public access. If it has no DNS zones, the
-    scope that leads to its logs is managed elsewhere, so a query may come from outside.
+    private link scope of its logs is managed elsewhere, so queries from outside are allowed.
     """
     kinds = {item.kind for item in items}
     is_private = any(item.value("publicNetworkAccess") == "Disabled" for item in items)

@@ -1,4 +1,4 @@
-"""Rules of networks, public addresses, private endpoints and virtual machines."""
+"""Rules for networks, public addresses, private endpoints and virtual machines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, sourc
 WEB_PORTS = frozenset({"80", "443"})
 SIGN_IN = "Microsoft.Azure.ActiveDirectory.AADSSHLoginForLinux"
 WORKSPACE_ZONES = ("privatelink.api.azureml.ms", "privatelink.notebooks.azure.net")
-# RFC 1918. Python's `is_private` looks at both ends of a range, and so it allows 0.0.0.0/1.
+# RFC 1918. Python's `is_private` checks only both ends of a range, so it accepts 0.0.0.0/1.
 PRIVATE_RANGES = tuple(
     ipaddress.IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 )
-# Kind → the parts that each need a private endpoint; `_parts` knows those of storage accounts.
+# Kind → sub-resources that each need a private endpoint; `_parts` has those of storage accounts.
 PARTS: Mapping[str, tuple[str, ...]] = {
     Kind.WORKSPACE: ("amlworkspace",),
     Kind.ML_REGISTRY: ("amlregistry",),
@@ -25,14 +25,14 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     Kind.REDIS: ("redisEnterprise",),
     Kind.SCOPE: ("azuremonitor",),
 }
-# The registry that another stack makes, its models and its images: an identity has a role on it.
+# Sub-resources of another stack's registry that need private endpoints, if the stack uses it.
 SHARED_PARTS = ("amlregistry", "blob", "registry")
 _REGISTRY = re.compile("/providers/Microsoft.MachineLearningServices/registries/[^/]+$", re.I)
 _ELSEWHERE = "another stack"
 
 
-# Service tags behind which nobody rents a place of its own (virtual-network/service-tags-overview,
-# how-to-access-azureml-behind-firewall). Those below are narrow with a region only.
+# Service tags without resources of other tenants (virtual-network/service-tags-overview,
+# how-to-access-azureml-behind-firewall). _REGIONAL_TAGS are narrow only with a region.
 _TAGS = frozenset(
     (
         *("azureactivedirectory", "azuremachinelearning", "batchnodemanagement", "azuremonitor"),
@@ -41,7 +41,7 @@ _TAGS = frozenset(
     )
 )
 _REGIONAL_TAGS = ("storage", "azurekeyvault", "azurecontainerregistry")
-# Subnets whose machines may reach the web: those of people, the builder of images, and runners.
+# Security groups whose machines may reach the web: workstations, the image builder, runners.
 _WEB = ("security-workstations", "security-builds", "security-runners")
 
 
@@ -49,14 +49,14 @@ RULES = Rules()
 
 
 def is_narrow_tag(tag: str, limits: Limits) -> bool:
-    """Return whether a service tag covers only Azure's services, not resources of any tenant."""
+    """Return whether a tag covers no resources of other tenants, or is in `hosts` of limits.yml."""
     name, _, region = tag.lower().partition(".")
     regional = name in _REGIONAL_TAGS and region in limits.regions
     return name in _TAGS or regional or tag in limits.hosts
 
 
 def is_internal(source: str) -> bool:
-    """Return whether a source is internal: a service tag of our networks, or private addresses."""
+    """Return whether a source is an internal service tag or a range of private addresses."""
     if source.lower() in {"virtualnetwork", "azureloadbalancer"}:
         return True
     try:
@@ -94,9 +94,9 @@ def _default_outbound(item: Item, limits: Limits) -> Iterator[str]:
     Kind.SECURITY_GROUP,
 )
 def _inbound(item: Item, limits: Limits) -> Iterator[str]:
-    """Yield rules that admit inbound traffic from other sources than our networks.
+    """No security rule admits inbound traffic from outside private networks.
 
-    Case is ignored, as by Azure. A rule admits traffic unless it is outbound or denies.
+    Case is ignored, as by Azure. A security rule admits traffic unless it is outbound or denies.
     """
     for rule in item.members("securityRules"):
         if _lower(rule, "direction") == "outbound" or _lower(rule, "access") == "deny":
@@ -115,7 +115,7 @@ def _inbound(item: Item, limits: Limits) -> Iterator[str]:
     Kind.SECURITY_GROUP,
 )
 def _outbound(item: Item, limits: Limits) -> Iterator[str]:
-    """Yield missing and open outbound rules: without a deny rule Azure allows the internet."""
+    """A rule must deny the internet, which Azure allows by default; others open only web ports."""
     rules = [
         rule for rule in item.members("securityRules") if _lower(rule, "direction") != "inbound"
     ]
@@ -238,8 +238,8 @@ def _extension(item: Item, limits: Limits) -> Iterator[str]:
     "CKV2_AZURE_32 CKV2_AZURE_33 AVM",
 )
 def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """A preview knows no ids: the target of an endpoint is the resource that it was made from, and
-    one that was made from none leads to another stack's.
+    """Ids are unknown in a preview, so the target of an endpoint is the resource that it derives
+    from. An endpoint that derives from none is taken for one of the shared registry.
     """
     endpoints: dict[str, list[Item]] = {}
     for item in items:
@@ -260,7 +260,7 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 
 def _parts(item: Item) -> tuple[str, ...]:
-    """Data lakes are read through `dfs`, notebooks live in `file`, shares have no blobs."""
+    """Return the sub-resources of an item that need a private endpoint; () if there is none."""
     if item.kind != Kind.ACCOUNT:
         return PARTS.get(item.kind, ())
     if item.value("kind") == "FileStorage":
@@ -292,7 +292,7 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
             used = item.uses.get("privateDnsZoneConfigs", ())
             central = [str(zone.value("privateDnsZoneId")) for zone in _zones(item)]
             if not used and central and all(map(limits.knows, central)):
-                continue  # its owner links it to the network: `infra doctor`
+                continue  # the owner links central zones, which `infra doctor` checks
             if not used or any(urn not in zones for urn in used):
                 yield item, "names a DNS zone that does not exist"
             elif any(urn not in linked for urn in used):
@@ -321,7 +321,7 @@ def _zones(item: Item) -> list[Item]:
 
 @RULES.resource("route-private", "Routes lead to a private address.", "own", Kind.ROUTE_TABLE)
 def _routes(item: Item, limits: Limits) -> Iterator[str]:
-    """`Internet` and a gateway pass by the hub's firewall."""
+    """The next hops `Internet` and a gateway would bypass the hub's firewall."""
     for route in item.members("routes"):
         hop, address = route.value("nextHopType"), str(route.value("nextHopIpAddress", ""))
         if hop != "VirtualAppliance" or not is_internal(address):

@@ -1,7 +1,7 @@
 """The rules as CrossGuard policies, with limits and waivers applied.
 
-CrossGuard skips a policy that reads an unknown value, and reports its violations only as advice. So
-rules get plain data, in which an unknown value is a text that no rule allows.
+CrossGuard skips a policy that reads an unknown value, and reports its violations only as advice.
+Rules therefore get plain data, in which an unknown value is UNKNOWN, which no rule allows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from policies.infra.limits import Limits
 from policies.infra.rule import AZURE, UNKNOWN, Item, Rule
 from policies.waivers import RuleWaiver, rule_waivers
 
-# The advisory policies that report what a waiver or limits.yml sets aside.
+# Name of the advisory policies that report violations which a waiver or limits.yml exempts.
 SET_ASIDE = "set-aside"
 _RULES: tuple[Rule, ...] = (
     *resources.RULES,
@@ -67,7 +67,7 @@ def _own_rules() -> Iterator[Rule]:
 
 
 def _guarded(check: Callable[..., Iterator[Any]] | None) -> Callable[..., Iterator[Any]] | None:
-    """The check of a plug-in."""
+    """Wrap a plug-in's check so that it cannot print to stdout or exit; return None for None."""
 
     def judge(*arguments: Any) -> Iterator[Any]:
         assert check is not None
@@ -78,14 +78,14 @@ def _guarded(check: Callable[..., Iterator[Any]] | None) -> Callable[..., Iterat
     return judge if check else None
 
 
-# The framework's rules, and those of the fork's plug-ins.
+# The rules of the fork's plug-ins, and all rules.
 _OWN_RULES = tuple(_own_rules())
 RULES = (*_RULES, *_OWN_RULES)
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A violation of a rule."""
+    """A violation of a rule by one resource."""
 
     rule: str
     item: Item
@@ -95,7 +95,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Context:
-    """The limits, the waivers and the day that the rules are applied with."""
+    """The limits, waivers and date with which the rules are evaluated."""
 
     limits: Mapping[str, Limits]
     waivers: Sequence[RuleWaiver]
@@ -103,9 +103,9 @@ class Context:
 
 
 def load() -> Context:
-    """Return the limits and waivers of the repository, today.
+    """Read limits.yml and waivers.yml; return them with today's date (UTC).
 
-    Raise UserError when a file is wrong.
+    Raise UserError if a file is invalid.
     """
     rules = [rule.name for rule in RULES]
     fork_rules = [rule.name for rule in _OWN_RULES]
@@ -162,7 +162,7 @@ def _violation(context: Context, rule: Rule, item: Item, finding: str) -> Violat
 
 
 def policies() -> list[Policy]:
-    """Return one policy for each rule, and two that report waived violations."""
+    """Return one CrossGuard policy per rule, and two that report exempted violations."""
     context = load()
 
     def set_aside(args: ResourceValidationArgs, report: ReportViolation) -> None:
@@ -183,7 +183,7 @@ def policies() -> list[Policy]:
 def _report(
     breaches: Iterable[Violation], report: ReportViolation, set_aside: bool = False
 ) -> None:
-    """Report violations, or with `set_aside` the waived ones with their rule and exemption."""
+    """Report blocking violations, or with `set_aside` exempted ones with rule and exemption."""
     for breach in breaches:
         if set_aside and breach.exemption:
             report(f"{breach.rule}: {breach.message}; {breach.exemption}", breach.item.urn)
@@ -208,7 +208,7 @@ def _policy(context: Context, rule: Rule) -> Policy:
 
 
 def kind_of(token: str) -> str:
-    """The kind of a resource type: `storage:StorageAccount`, for another provider the whole."""
+    """Return a type without `azure-native:`, or the whole type of another provider."""
     provider, _, kind = token.partition(":")
     return kind if provider == AZURE else token
 
@@ -237,7 +237,7 @@ def _items(args: StackValidationArgs) -> list[Item]:
 
 
 def plain(value: Any) -> Any:
-    """CrossGuard's proxies as plain data, unknown values as `UNKNOWN`."""
+    """Return CrossGuard's proxies as plain data, with UNKNOWN for unknown values."""
     if isinstance(value, Mapping):
         return {key: _read(value, key) for key in value}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

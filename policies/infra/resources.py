@@ -1,4 +1,4 @@
-"""Rules of every resource: its kind, `ignoreChanges`, tags and region."""
+"""Rules for every resource: its kind, provider, `ignoreChanges`, tags and region."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from policies.infra.limits import Limits
 from policies.infra.rule import Item, Kind, Rules
 
 RESOURCE_KINDS = frozenset(Kind)
-# Groups of resources; the rules check their members.
+# Prefixes of component types, which only group resources; the rules check the resources.
 _COMPONENTS = ("platform:", "pulumi:pulumi:Stack")
-# Pulumi makes this provider from the stack's settings. Another leads to another subscription: the
-# program asks there for the registry that it uses, and makes nothing.
+# Pulumi creates the default provider from the stack's settings. Any other may use another
+# subscription, where the program only reads the shared registry.
 _PROVIDER, _DEFAULT = "pulumi:providers:azure-native", "default"
-# Written by releases, not by Pulumi; and what Azure does not change.
+# Kind → inputs that `ignoreChanges` may name, because others set them or Azure never changes them.
 _MAY_IGNORE: Mapping[str, frozenset[str]] = {
     Kind.ENDPOINT: frozenset({"properties.traffic", "properties.mirrorTraffic", "tags"}),
     Kind.SHARE: frozenset({"enabledProtocols"}),

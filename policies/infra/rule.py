@@ -1,4 +1,4 @@
-"""A rule, and a resource as a rule sees it."""
+"""The classes of rules, and of the resources that they check."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ UNKNOWN = "(not known before the update)"
 
 
 class Kind(StrEnum):
-    """The types of resources that the rules cover, without the provider; any other is refused.
+    """The types of resources that the rules cover, without the provider; others are rejected.
 
-    Refused are, for example, a subnet declared apart from its network, another version of the API,
+    Examples of rejected types are a subnet declared outside its network, another API version,
     another provider, a template or a command. To use a new kind, add it here with its rules.
     """
 
@@ -67,25 +67,25 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """A resource as a rule sees it: with its inputs, or in a rule of the whole stack its outputs.
+    """A resource to check: with its inputs, or for a rule of the whole stack with its outputs.
 
-    Outputs lack the names that are inputs only (`computeName`, `privateZoneName`): a rule of the
-    whole stack reads `resource_name` instead.
+    Outputs lack names that are only inputs (`computeName`, `privateZoneName`). A rule of the whole
+    stack therefore reads `resource_name`.
     """
 
-    kind: str  # Azure type without the provider, as `storage:StorageAccount`; other types are whole
-    name: str  # in the program
+    kind: str  # such as `storage:StorageAccount`; the whole type if not of azure-native
+    name: str  # logical name in the program
     urn: str
     # A value that only Azure knows is `UNKNOWN`, which may stand for a whole list or object.
     props: Mapping[str, Any]
-    # Input → URNs of the resources that it was made from; {} in a rule of single resources.
+    # Input → URNs of the resources that it derives from; {} in a rule of single resources.
     uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignores: tuple[str, ...] = ()  # Pulumi's `ignoreChanges`
     protected: bool = False  # Pulumi's `protect`
     provider: str = ""  # the Pulumi provider's name; for rules of single resources only
 
     def value(self, path: str, default: Any = None) -> Any:
-        """Return the value at a dotted path, `default` if none, `UNKNOWN` below an unknown."""
+        """Return the value at a dotted path; `default` if it is missing, UNKNOWN below UNKNOWN."""
         value: Any = self.props
         for key in path.split("."):
             if value == UNKNOWN:
@@ -108,12 +108,12 @@ class Item:
         return [replace(self, props=member) for member in members]
 
     def sources(self, *inputs: str) -> set[str]:
-        """Return the URNs that these inputs were made from."""
+        """Return the URNs of the resources that these inputs derive from."""
         return {urn for name in inputs for urn in self.uses.get(name, ())}
 
     @property
     def resource_name(self) -> str:
-        """The name in Azure; in a preview, which does not know it yet, the name in the program."""
+        """The name in Azure; if it is unknown (in a preview), the logical name."""
         name = self.value("name", UNKNOWN)
         return self.name if name == UNKNOWN else str(name)
 
@@ -121,16 +121,16 @@ class Item:
 def sources_of(
     items: Iterable[Item], kind: str, name: str, where: Callable[[Item], object] = lambda _: True
 ) -> set[str]:
-    """Return the URNs from which the input `name` was made, for resources of a kind.
+    """Return the URNs that the input `name` of the items of a kind derives from.
 
-    `where` selects the resources.
+    `where` selects among the items.
     """
     selected = [item for item in items if item.kind == kind and where(item)]
     return {urn for item in selected for urn in item.sources(name)}
 
 
 def users_of(items: Iterable[Item], kinds: Collection[str], name: str) -> dict[str, list[Item]]:
-    """URN → the resources of these kinds that have this input from it."""
+    """Return URN → items of `kinds` whose input `name` derives from it."""
     users: dict[str, list[Item]] = {}
     for item in items:
         for urn in item.uses.get(name, ()) if item.kind in kinds else ():
@@ -154,8 +154,8 @@ class Rule:
 
     name: str
     title: str
-    sources: str  # the catalogues that ask for the rule; "own" if none does
-    kinds: tuple[str, ...] = ()  # of the resources that `check` gets; () means every kind
+    sources: str  # ids of the rule in public catalogues; "own" if it is in none
+    kinds: tuple[str, ...] = ()  # kinds of resources to check; () means every kind
     check: Check | None = None  # gets one resource
     stack_check: StackCheck | None = None  # gets all resources of a stack
 
@@ -164,15 +164,15 @@ class Rules(list[Rule]):
     """The rules of a module, in the order of their declaration.
 
     `@RULES.resource(…)` declares a rule of single resources, `@RULES.stack(…)` one of the whole
-    stack; the function below it is the check. Where one value decides, `.must(…)` is the check.
+    stack; the decorated function is the check. `.must(…)` replaces a check of a single value.
     """
 
     def resource(self, name: str, title: str, sources: str, *kinds: str) -> Declaration:
-        """Return a rule of single resources; of every kind where `kinds` is empty."""
+        """Return a decorator for the check of a rule of single resources; no `kinds` means all."""
         return Declaration(self, Rule(name, title, sources, kinds))
 
     def stack(self, name: str, title: str, sources: str) -> Callable[[StackCheck], StackCheck]:
-        """Return a rule of the whole stack."""
+        """Return a decorator for the check of a rule of the whole stack."""
 
         def declare(check: StackCheck) -> StackCheck:
             self.append(Rule(name, title, sources, stack_check=check))
@@ -194,15 +194,15 @@ class Declaration:
         return check
 
     def must(self, path: str, allowed: object, default: object = None) -> None:
-        """Declare that the value at `path` is `allowed`, or in it where it is a tuple.
+        """Declare the rule: the value at `path` is `allowed`, or one of them if it is a tuple.
 
-        `default` is the value that Azure uses when none is set.
+        `default` is the value that Azure uses if none is set.
         """
         choices = allowed if isinstance(allowed, tuple) else (allowed,)
 
         def check(item: Item, limits: Limits) -> Iterator[str]:
             value = item.value(path, default)
-            # Python takes 1 for True; Azure may not.
+            # Compare types too: 1 == True in Python, but maybe not in Azure.
             if not any(type(value) is type(choice) and value == choice for choice in choices):
                 yield f"`{path}` is {_shown(value)}, must be {' or '.join(map(_shown, choices))}"
 

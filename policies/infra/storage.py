@@ -1,4 +1,4 @@
-"""Rules of storage accounts, the key vault, and of what can be restored."""
+"""Rules for storage accounts, the key vault, and the recovery of deleted data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ACCOUNTS = "storageAccountDetails"
 GEO_REDUNDANT = ("Standard_GRS", "Standard_RAGRS", "Standard_GZRS", "Standard_RAGZRS")
 # DD.HH:MM:SS
 _PERIOD = re.compile(r"(\d+)\.(\d+):(\d+):(\d+)")
-# As long as `storage.sas_hours` of the settings can be.
+# The largest value of the setting `storage.sas_hours`.
 _LONGEST_SAS = timedelta(days=7)
-# ISO 8601, in days: a month and a year as long as they can be.
+# ISO 8601 unit → its longest duration in days.
 _DAYS = {"D": 1, "M": 31, "Y": 366}
 
 
@@ -31,7 +31,7 @@ RULES = Rules()
     Kind.ML_REGISTRY,
 )
 def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
-    """Premium files are copied within their region only (storage-files-planning, Redundancy)."""
+    """Premium file shares have no geo-redundancy (storage-files-planning, Redundancy)."""
     if item.kind == Kind.ML_REGISTRY:
         for account in (
             account
@@ -183,7 +183,7 @@ def _share_root(item: Item, limits: Limits) -> Iterator[str]:
 
 @RULES.stack("data-kept", "Resources that hold data cannot be deleted by accident.", "own")
 def _locked(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """A lock or `protect` is enough: to remove a cluster, the locks have to go first."""
+    """A lock or `protect` is enough, since removing a cluster requires removing the locks."""
     locked = sources_of(items, Kind.LOCK, "scope")
     for item in items:
         holds_data = item.kind in (Kind.ACCOUNT, Kind.VAULT, Kind.CONTAINER_REGISTRY)

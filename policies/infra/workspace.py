@@ -1,4 +1,4 @@
-"""Rules of the workspace, its compute and endpoints, the shared registry and the feature store."""
+"""Rules for the workspace, its compute and endpoints, the shared registry and feature store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, is_cl
 
 # A host, or all hosts of a registered domain; `*.com` does not match.
 _HOST = re.compile(r"(\*\.)?([\w-]+\.)+[\w-]{2,}")
-# Domains below which anybody may rent a name, and country codes with a level of their own.
+# Domains in which anybody can rent a host name, and public suffixes such as co.uk.
 _RENTED = re.compile(
     r"(.*\.)?((blob|dfs|file|queue|table|web|z\d+\.web)\.core\.windows\.net|azurewebsites\.net"
     r"|azure(edge|fd)\.net|cloudapp\.(azure\.com|net)|trafficmanager\.net|windows\.net|azurecr\.io"
@@ -21,8 +21,8 @@ _RENTED = re.compile(
     r"|hf\.space|web\.app|azurecontainerapps\.io|azure-api\.net|blob\.storage\.azure\.net)"
     r"|(co|com|org|net|gov|ac|edu)\.[a-z]{2}"
 )
-# Input of a workspace → the kind of resource that it names. Azure ML creates what is left out, a
-# registry with an administrator's password among them (how-to-use-managed-identities).
+# Input of a workspace → the kind of resource that it names. Azure ML creates missing ones itself, a
+# registry even with an admin password (how-to-use-managed-identities).
 PARTS: Mapping[str, str] = {
     "storageAccount": Kind.ACCOUNT,
     "keyVault": Kind.VAULT,
@@ -64,9 +64,9 @@ def _parts(items: Sequence[Item], limits: Limits) -> StackFindings:
     "Azure Policy 6ddb1705-c8cf-450e-aa4b-19ad6703c440, AVM",
 )
 def _isolation(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Either a managed network with approved outbound only, or all compute in a subnet of ours.
+    """A managed network allows approved outbound only, or all compute is in a virtual network.
 
-    A job that names no cluster runs on serverless compute, which needs a subnet of its own.
+    A job that names no cluster runs on serverless compute, which then needs a subnet too.
     """
     clusters = [item for item in items if item.kind == Kind.COMPUTE]
     in_subnets = bool(clusters) and all(
@@ -102,7 +102,7 @@ def _outbound_endpoint(item: Item, limits: Limits) -> Iterator[str]:
     "workspace-outbound", "The approved destinations are narrow.", "own", Kind.WORKSPACE
 )
 def _outbound(item: Item, limits: Limits) -> Iterator[str]:
-    """Approved outbound is open when everything is approved."""
+    """No rule approves hosts, tags or addresses that other tenants can use."""
     for rule in item.members("managedNetwork.outboundRules"):
         target = rule.value("destination")
         match rule.value("type"):
@@ -123,7 +123,7 @@ def _is_narrow_host(host: str) -> bool:
 
 
 def _is_narrow(rule: Item, limits: Limits) -> bool:
-    """Address prefixes, where there are any, take the place of the service tag."""
+    """Return whether a ServiceTag rule is narrow; address prefixes, if any, override its tag."""
     prefixes = rule.value("destination.addressPrefixes", [])
     if prefixes:
         return prefixes != UNKNOWN and all(is_internal(str(prefix)) for prefix in prefixes)
@@ -140,7 +140,7 @@ def _cluster_identity(item: Item, limits: Limits) -> Iterator[str]:
 
 @RULES.resource("compute-ssh", "Nodes cannot be reached by SSH from outside.", "own", Kind.COMPUTE)
 def _ssh(item: Item, limits: Limits) -> Iterator[str]:
-    """A cluster outside of a network of ours has an open port, unless it is disabled."""
+    """A cluster outside a virtual network has an open SSH port by default."""
     key, default = (
         ("remoteLoginPortPublicAccess", "NotSpecified")
         if is_cluster(item)
@@ -230,7 +230,7 @@ def _users(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.resource("cost-redis-size", "Redis has an allowed size.", "own", Kind.REDIS)
 def _size(item: Item, limits: Limits) -> Iterator[str]:
-    """Yield a Redis size that limits.yml does not allow: it is billed by the hour, used or not."""
+    """limits.yml lists the allowed sizes, since Redis is billed by the hour, used or not."""
     size = item.value("sku.name", UNKNOWN)
     if size not in limits.redis_sizes:
         yield f"`sku.name` is {size}; allowed here: {', '.join(limits.redis_sizes) or 'none'}"

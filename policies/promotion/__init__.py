@@ -1,1 +1,1 @@
-"""Whether a model version may be promoted: the gates, the evidence and the decision."""
+"""The promotion of model versions: gates, evidence and decision."""

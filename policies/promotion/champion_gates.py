@@ -1,4 +1,4 @@
-"""The gates that compare the candidate with the champion or the baseline: a paired bootstrap."""
+"""The gates that compare the candidate with the champion or baseline, by a paired bootstrap."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FEWEST_GROUPS = 10
 
 @dataclass(frozen=True)
 class Difference:
-    """Candidate minus champion over the units of both."""
+    """The mean of candidate minus champion over their common units, with its interval."""
 
     mean: float
     low: float  # bootstrap interval of the mean
@@ -71,8 +71,8 @@ def difference(
 def _resampled_sums(rows: np.ndarray) -> np.ndarray:
     """Return the column sums of each bootstrap draw of the rows: (RESAMPLES, columns)."""
     rng, count = np.random.default_rng(SEED), len(rows)
-    # Multinomial counts of the distinct rows equal draws of single rows. A metric such as gain@1
-    # has three distinct rows, so thousands of units cost no more than ten.
+    # Multinomial counts of the distinct rows have the distribution of single draws. A metric such
+    # as gain@1 has three distinct rows, so thousands of units cost no more than ten.
     distinct, occurs = np.unique(rows, axis=0, return_counts=True)
     if len(distinct) <= _FEW:
         return np.asarray(rng.multinomial(count, occurs / count, size=RESAMPLES) @ distinct)
@@ -158,13 +158,13 @@ def chosen(outcomes: Mapping[str, float], only: Collection[str] | None) -> dict[
 
 
 def _grouped(rows: np.ndarray, labels: list[str]) -> np.ndarray:
-    """Return the sum of the rows of every group."""
+    """Return the column sums of each group's rows: (groups, columns)."""
     group_numbers = _numbered(labels)
     return np.stack([np.bincount(group_numbers, column) for column in rows.T], axis=1)
 
 
 def _numbered(labels: list[str]) -> np.ndarray:
-    """Return the number of the group of every row."""
+    """Return each row's group index; raise ValueError for too few groups or a row without one."""
     names, numbers = np.unique(labels, return_inverse=True)
     if "" in names:
         raise ValueError("a unit has no group")
@@ -405,7 +405,7 @@ def _compare(
 
 
 def _better(amount: float) -> str:
-    """Return a difference that is positive when better; 0 has no direction."""
+    """Return a difference as text, such as `0.0123 better`; positive means better."""
     if round(amount, 4) == 0:
         return "0.0000"
     return f"{abs(amount):.4f} {'worse' if amount < 0 else 'better'}"

@@ -35,25 +35,25 @@ class Request:
     now: datetime  # with a time zone
     approved_by: str = ""  # the step `apply` requires it
     reason: str = ""  # why to replace a champion that the candidate does not beat
-    served_before: bool = False  # whether the version served there, so that this is a rollback
-    # Whether other serving code or settings would serve; counts for the champion's own model only.
+    served_before: bool = False  # True if the version served there before: a rollback
+    # True if the serving code or settings change; used only for the champion's own model.
     serving_changes: bool = False
     simulated: bool = False  # whether the environment is simulated on one machine
     served_in: tuple[str, ...] = ()  # environments that served this model with this serving code
-    # Of the serving code and settings to deploy; "" if unknown, when nothing is to be deployed.
+    # Digest of the serving code and settings to deploy; "" if unknown, as nothing is deployed.
     deployment_digest: str = ""
-    # The statement in gates.yml that a champion is invalid and does not have to be beaten, or "".
+    # The `invalid_versions` entry that excludes the champion from the comparison; "" if none.
     set_aside: str = ""
 
     @property
     def day(self) -> date:
-        """The day in UTC."""
+        """The day of the request in UTC."""
         return self.now.astimezone(UTC).date()
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a gate judges."""
+    """The input of a gate."""
 
     request: Request
     evidence: Evidence  # of the candidate
@@ -69,7 +69,7 @@ class Case:
 
     @property
     def metric(self) -> str:
-        """The primary metric's name in sentences."""
+        """The name of the primary metric for sentences."""
         return self.evaluation.primary_metric or "the primary metric"
 
     @property
@@ -93,13 +93,13 @@ class Case:
         return self.gates["quality"].number("min_count")
 
     def bounds(self, metric: str | None) -> tuple[float, float] | None:
-        """The lowest and the highest value that the metric can have; None when not stated."""
+        """Return the lowest and highest possible value of a metric; None if gates.yml has none."""
         return self.gates["quality"].bounds("bounds").get(metric or "")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A gate's answer, before its mode and waivers are applied."""
+    """A gate's result before its mode and waivers are applied."""
 
     verdict: Verdict
     actual: str
@@ -107,7 +107,7 @@ class Finding:
     why: str = ""
     # Whether a failed gate had complete and sound evidence: only such a failure can be waived.
     measured: bool = False
-    # What failed, if the gate judges several things (an advisory's id, a file); a waiver names one.
+    # The failed items, if the gate checks several (advisory ids, files); a waiver names one.
     items: tuple[str, ...] = ()
     # Item that a waiver can name → sentence; a warning blocks nothing.
     warnings: Mapping[str, str] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """What one gate found, what it requires, and why it reached its verdict."""
+    """A gate's result after its mode and waivers were applied."""
 
     gate: str
     verdict: Verdict
@@ -188,18 +188,18 @@ def real(number: float | None) -> float:
 
 
 def shown(number: float | None) -> str:
-    """Return the number as the table of gates shows it."""
+    """Return the number with four significant digits, or "missing"."""
     return "missing" if number is None or math.isnan(number) else f"{number:.4g}"
 
 
 def listed(names: Sequence[str], separator: str = ", ", most: int = LISTED) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first `most` names as text, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
 
 
 def metric_on_split(key: str) -> str:
-    """Return the text for `SPLIT.METRIC` of gates.yml in sentences."""
+    """Return `METRIC on SPLIT` for the key `SPLIT.METRIC` of gates.yml."""
     split, metric = key.split(".")
     return f"{metric} on {split}"
 

@@ -80,7 +80,7 @@ class Lineage(Record):
     """The origin of a model: code, runs and environment of its training and evaluation.
 
     `parent_run` equals `run` for a model of no sweep or pipeline. `evaluation_snapshot` is the
-    digest of the code that evaluated it, which is of `evaluation_commit` unless it was dirty.
+    digest of the evaluation's code: that of `evaluation_commit`, unless `evaluation_dirty`.
     """
 
     run: Text = None
@@ -99,7 +99,7 @@ class Lineage(Record):
 
 @dataclass(frozen=True)
 class Latency(Record):
-    """Milliseconds over `requests` served requests, one after another, `warm_up` before them.
+    """Latency in milliseconds over `requests` sequential requests, after `warm_up` requests.
 
     `hardware` is the machine measured on, `instance_type` the one that the deployment asks for.
     """
@@ -136,7 +136,7 @@ class Served(Record):
 
 @dataclass(frozen=True)
 class Adapter(Record):
-    """The LoRA adapters of a model that was adapted from another one, as the training stated them.
+    """The LoRA adapters of a fine-tuned model, as the training stated them.
 
     `adapter_bytes` is the size of their file, `adapter_parameters` their number, `trained_share`
     the share of all parameters that were trained, with those of other layers.
@@ -158,7 +158,7 @@ class LockedPackage(Record):
 
 @dataclass(frozen=True)
 class SupplyChain(Record):
-    """The packages that a model was made with, and their known vulnerabilities.
+    """The packages that a model was trained with, and their known vulnerabilities.
 
     `sbom` is the sha256 of the bill of materials. `as_of` is the date of the advisories' source,
     and `advisories` lists those on these packages; both are None if no source was read.
@@ -179,7 +179,7 @@ class Evidence(Record):
     loaded, from the model folder and the hashed predictions.
 
     `evaluation` is evaluation.json, `data` the evaluation's data assets as the backend resolved
-    them. `simulated`: it was not attested when it was made.
+    them. `simulated`: made in a simulated environment, without an attestation.
 
     Computed when it is loaded:
     - `attested`: the signer by a valid attestation (fields of the gate `attestation`);
@@ -235,7 +235,7 @@ class Evidence(Record):
 
 
 def parse(document: object) -> Evidence:
-    """Return the evidence that a JSON document states."""
+    """Parse evidence.json; missing values and values of the wrong type become None."""
     return schema.read(Evidence, document)
 
 

@@ -1,4 +1,4 @@
-"""A gate as it applies to a project, and the kinds of its settings."""
+"""A gate with its settings for a project, and the kinds of settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VALUE = Annotated[float, Field(ge=-1e12, le=1e12)]
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate as it applies to a project."""
+    """One gate with its mode, settings and statements for a project."""
 
     name: str
     mode: Mode
@@ -36,23 +36,23 @@ class Gate:
     invalid_versions: tuple[InvalidVersion, ...] = ()
 
     def number(self, setting: str) -> float:
-        """Return a maximum or a minimum."""
+        """Return a numeric setting, such as a maximum."""
         return cast(float, self.settings[setting])
 
     def text(self, setting: str) -> str:
-        """Return a text that the organisation policy fixes."""
+        """Return a text setting, which only the organisation policy may set."""
         return cast(str, self.settings[setting])
 
     def names(self, setting: str) -> Names:
-        """Return an allow-list or a list of required names."""
+        """Return a list setting: an allow-list, or required names."""
         return cast(Names, self.settings[setting])
 
     def numbers(self, setting: str) -> Numbers:
-        """Return the lower or upper bounds by entry name."""
+        """Return a mapping setting: entry name → lower or upper limit."""
         return cast(Numbers, self.settings[setting])
 
     def bounds(self, setting: str) -> Bounds:
-        """Return the lowest and the highest value that a metric can have, by its name."""
+        """Return a mapping setting: metric → (lowest, highest) possible value."""
         return cast(Bounds, self.settings[setting])
 
 
@@ -61,14 +61,14 @@ Gates = Mapping[str, Gate]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of setting."""
+    """A kind of setting: its type, and which values are looser."""
 
     form: Any  # its type
     looser: Callable[[Any, Any], bool]  # (project's value, policy's) → whether the first is looser
-    # Whether it is a mapping: each entry is compared with the policy's entry of the same name, and
-    # the policy's other entries hold as well.
+    # True for a mapping: each entry is compared with the policy's entry of the same name, and the
+    # policy's other entries apply as well.
     entries: bool = False
-    loosest: Any = None  # constraint on the policy's value: beyond it the gate would judge nothing
+    loosest: Any = None  # constraint on the policy's value; beyond it the gate has no effect
 
 
 def _pair(bounds: list[float]) -> tuple[float, ...]:

@@ -67,24 +67,24 @@ _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "lineage": {"dirty_allowed_in": ALLOW_LIST},
     "format": {"allowed": ALLOW_LIST, "imports": ALLOW_LIST},
     "quality": {
-        "min_count": minimum(30),  # a mean of fewer has no interval to speak of
+        "min_count": minimum(30),  # fewer units give no useful interval
         "bounds": BOUNDS,
         "loosest_at_least": GUESSES,
         "loosest_at_most": GUESSES,
         "at_least": AT_LEAST,
         "at_most": AT_MOST,
     },
-    # A mean of fewer has no interval to speak of.
+    # Fewer units give no useful interval.
     "gap": {"at_most": AT_MOST, "min_count_beside_folds": minimum(30)},
     "leakage": {
         "checks": DEMANDS,
-        # Rows that are shared, say; a check of the organisation policy has its own bound there.
+        # The limit of each check, such as a number of shared rows.
         "at_most": entries_of("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
         "warn_from": entries_of("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
     },
     "first-promotion": {},
     "non-inferiority": {
-        "margin": maximum(0.2),  # a fifth of the scale is another model
+        "margin": maximum(0.2),  # a loss of a fifth of the scale is never negligible
         "spreads": entries_of("METRIC", Annotated[float, Field(gt=0, le=10)], gt),
         "confidence": CONFIDENCE,
         "splits": DEMANDS,
@@ -92,7 +92,7 @@ _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "slices": DEMANDS,
     },
     "superiority": {"confidence": CONFIDENCE},
-    # Intervals that promise 0.8 and contain fewer than half, or nearly all, tell nothing.
+    # Intervals of nominal coverage 0.8 that contain fewer than half, or nearly all, are useless.
     "forecasting": {"min_coverage": minimum(0.5), "max_coverage": maximum(0.95)},
     "fairness": {
         "dimensions": DEMANDS,
@@ -102,24 +102,24 @@ _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "unreviewed_allowed_in": ALLOW_LIST,
     },
     "explainability": {
-        "min_rows": minimum(30),  # a mean of fewer says nothing
-        "max_share": maximum(0.99),  # beyond it one feature is the answer
+        "min_rows": minimum(30),  # a mean over fewer is unreliable
+        "max_share": maximum(0.99),  # beyond it one feature predicts alone
         "max_error": maximum(0.01),  # contributions add up to the prediction
         "max_error_single": maximum(0.01),
-        "max_error_permuted": maximum(0.5),  # beyond it a share is anything
+        "max_error_permuted": maximum(0.5),  # beyond it shares are arbitrary
         "single_precision": ALLOW_LIST,
         "unreviewed_allowed_in": ALLOW_LIST,
     },
     "serving": {
-        "min_rows": minimum(30),  # fewer show few of the values that a column may have
+        "min_rows": minimum(30),  # fewer contain few of a column's values
         "tolerance": maximum(0.0001),
         "tolerance_single": maximum(0.001),  # numbers of single precision have seven digits
         "single_precision": ALLOW_LIST,
         "prediction": POINTER,
     },
     "latency": {
-        "p95_ms": maximum(180_000),  # the longest request of a managed endpoint
-        "min_requests": minimum(20),  # of fewer the 95th percentile is the slowest
+        "p95_ms": maximum(180_000),  # the largest request timeout of a managed endpoint
+        "min_requests": minimum(20),  # with fewer, p95 is the slowest request
         "other_hardware_allowed_in": ALLOW_LIST,
     },
     "supply-chain": {
@@ -233,7 +233,7 @@ def _tighten(
 def _vacuous(
     document: Document, stated: Mapping[str, Mapping[str, Any]], quality: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """Yield a problem for missing thresholds, and for those that nearly every model meets."""
+    """Yield a problem for each threshold that no model, or nearly every model, meets."""
     for gate in ("quality", *_APART):
         for setting in ("at_least", "at_most"):
             for name, value in stated.get(gate, {}).get(setting, {}).items():
@@ -277,7 +277,7 @@ def _aside(document: Document, values: Mapping[str, Mapping[str, Any]]) -> Itera
 
 
 def _empty(document: Document, coverage: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for each empty range of coverage."""
+    """Yield a problem if `min_coverage` exceeds `max_coverage`."""
     if coverage["min_coverage"] > coverage["max_coverage"]:
         actual = f"`min_coverage` is {coverage['min_coverage']:g}"
         expected = f"at most `max_coverage`, {coverage['max_coverage']:g}"

@@ -1,6 +1,6 @@
 """The gates on the candidate's own measurements, forecasts included.
 
-A gate that cannot judge fails. None, NaN and infinity satisfy no comparison, because every number
+A gate that lacks data fails. None, NaN and infinity satisfy no comparison, because every number
 passes through `real` first.
 """
 
@@ -34,7 +34,7 @@ ROUNDING = 1e-12
 SUM_ROUNDING = 1e-6
 # The leakage check that is recomputed from the stored identifiers.
 SHARED = "identifiers.shared"
-# Its contributions do not add up to the score; its error is a standard error.
+# The method whose contributions do not add up to the score; its `error` is a standard error.
 PERMUTATION = "permutation importance"
 # The feature set hash of a model without features.
 NO_FEATURES = hashlib.sha256(b"").hexdigest()
@@ -191,7 +191,7 @@ def _is_out_of_fold(case: Case, split: str) -> bool:
 
 
 def _units(case: Case) -> dict[str, Collection[str]]:
-    """Return the units of the splits that a model is promoted on."""
+    """Return split → units, for the splits that decide a promotion."""
     return {split: case.evidence.outcomes.get(split, {}).keys() for split in case.splits}
 
 
@@ -381,7 +381,7 @@ def serving(case: Case, gate: Gate) -> Finding:
     served, tolerance = case.evidence.serving, by_precision(case.evidence, gate, "tolerance")
     min_rows = gate.number("min_rows")
     splits = case.evidence.outcomes
-    if any(_is_out_of_fold(case, split) for split in splits):  # other models answered those
+    if any(_is_out_of_fold(case, split) for split in splits):  # other models predicted their rows
         counts = (len(units) for split, units in splits.items() if not _is_out_of_fold(case, split))
         min_rows = min(min_rows, max(sum(counts), FEWEST_SERVED))
     required = f"at least {min_rows:g} rows with the evaluated predictions, within {tolerance:g}"
@@ -488,7 +488,7 @@ def forecasting(case: Case, gate: Gate) -> Finding:
 
 
 def _slices(case: Case) -> Iterator[tuple[str, Estimate]]:
-    """Yield the relative error of each slice, in which the interval of a small one is wide."""
+    """Yield (`DIMENSION SLICE`, relative MASE with its interval) of each slice that has one."""
     for dimension, slices in case.evaluation.slices.items():
         for name, metrics in slices.items():
             if _RELATIVE in metrics:

@@ -1,4 +1,4 @@
-"""The organisation policy on a project's canary (canary.yml) and `ml watch` (watch.yml)."""
+"""The organisation policy for a project's canary (canary.yml) and `ml watch` (watch.yml)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Number = Annotated[float, Field(ge=0)]
 # The loosest bound that a policy may set: a looser one would make the signal useless.
 LOOSEST: Mapping[str, Mapping[str, float]] = {
     "at_most": {
-        # Shares of all responses: every caller would notice these.
+        # Shares of all responses; callers would notice larger ones.
         "tolerances.errors": 0.1,
         "tolerances.refused": 0.2,
         "tolerances.answers": 0.2,
@@ -50,7 +50,7 @@ LOOSEST: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Policy:
-    """The bound of each setting on the side that loosens; names have dots: `tolerances.errors`."""
+    """The loosest allowed value of each setting, by dotted name (`tolerances.errors`)."""
 
     __pydantic_config__ = settings.CLOSED
 

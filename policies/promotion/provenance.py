@@ -1,6 +1,6 @@
-"""The gates on where the evidence and the model come from.
+"""The gates on the provenance of the evidence and the model.
 
-A gate that cannot judge fails. None, NaN and infinity satisfy no comparison, because every number
+A gate that lacks data fails. None, NaN and infinity satisfy no comparison, because every number
 passes through `real` first.
 """
 

@@ -1,1 +1,1 @@
-"""What a release may contain: model formats, licences, and packages without advisories."""
+"""Checks of what a release contains: model formats, licences, and known vulnerabilities."""

@@ -1,9 +1,9 @@
 """Known vulnerabilities of packages, from a local copy of OSV records, without network access.
 
 The copy is a folder of OSV JSON files, a zip of them as osv.dev publishes for each ecosystem, or
-one file with a list (https://ossf.github.io/osv-schema/). An export has no date of its own, and
-one record that is dated today would make an old one new. Thousands of records have several that
-changed in the last days, so its date is that of the newest record but a few.
+one file with a list (https://ossf.github.io/osv-schema/). An export has no date, so it is derived
+from the newest records. It skips a few, so that one record dated today cannot make an old export
+look new.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from packaging.version import InvalidVersion, Version
 from policies.supply_chain.packages import Package
 
 ECOSYSTEM = "PyPI"
-# One record of so many may be newer than the export's date: 15 or so of osv.dev's.
+# The date of an export skips one newest record per this many, about 15 of osv.dev's.
 NEWER = 1000
 
 
 class AdvisoriesError(Exception):
-    """A source of advisories cannot be read, or holds something else."""
+    """A source of advisories cannot be read, or contains something else than OSV records."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +38,23 @@ class Advisories:
 
     @property
     def as_of(self) -> datetime:
-        """When the newest record was changed, leaving out one of every NEWER."""
+        """The date of the newest record, after skipping one per NEWER records."""
         relevant = [record for record in self.records if any(_affected(record))] or self.records
         changed = {str(record["id"]): _changed(record) for record in sorted(relevant, key=_changed)}
         return sorted(changed.values(), reverse=True)[len(changed) // NEWER]
 
     @property
     def count(self) -> int:
-        """The number of different advisories about packages of this ecosystem.
+        """The number of different advisories about packages of ECOSYSTEM.
 
-        An export of osv.dev has thousands. A source with a few was made for the occasion, or is of
-        another ecosystem.
+        An export of osv.dev has thousands; a source with few is incomplete or of another ecosystem.
         """
         return len({str(record["id"]) for record in self.records if any(_affected(record))})
 
     def affecting(self, packages: Iterable[Package]) -> tuple[str, ...]:
-        """`ID: NAME VERSION` of every current record that affects one of the packages.
+        """Return `ID: NAME VERSION` of each record that affects a package and is not withdrawn.
 
-        A version or a range that cannot be read counts as affected.
+        A version or range that cannot be parsed counts as affected.
         """
         by_name = {package.name: package.installed or package.locked for package in packages}
         return tuple(
@@ -72,7 +71,7 @@ class Advisories:
 
 
 def read(source: Path) -> Advisories:
-    """The advisories of a folder, a zip or a file; raises AdvisoriesError saying what is wrong."""
+    """Read the advisories of a folder, zip or file; raise AdvisoriesError if it is invalid."""
     records: list[Mapping[str, Any]] = []
     for name, content in _files(source):
         try:
@@ -116,7 +115,7 @@ def _affected(record: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _affects(affected: Mapping[str, Any], version: str) -> bool:
-    """The evaluation that the OSV schema defines, for ranges of the ecosystem's own versions."""
+    """Return whether a version is affected, by the evaluation algorithm of the OSV schema."""
     listed, ranges = affected.get("versions") or (), affected.get("ranges") or ()
     if version in listed or not (listed or ranges):
         return True

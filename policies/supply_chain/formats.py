@@ -1,7 +1,7 @@
-"""The format of a model file, read from its content; the name of the file does not count.
+"""Detects the format of a model file from its content, regardless of its name.
 
-This is an allow-list: a format that loads without running code is recognised in full, and every
-other file has no format. Nothing here scans for dangerous content.
+This is an allow-list: a file has a format only if all its content is recognised and loads without
+running code. Nothing here scans for dangerous content.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from policies.supply_chain.onnx_structure import check_onnx, messages
 FORMATS = ("lightgbm-text", "xgboost-json", "json", "npz", "onnx", "safetensors", "skops")
 # The first line of LightGBM's text format, whatever the boosting type.
 _LIGHTGBM = b"tree\n"
-# The length of a safetensors header, at most (https://huggingface.co/docs/safetensors).
+# The maximum length of a safetensors header (https://huggingface.co/docs/safetensors).
 _LONGEST_HEADER = 100_000_000
 _BITS = {
     **{"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8},
@@ -38,28 +38,27 @@ _BITS = {
     **{"U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64},
 }
 _SKOPS_SCHEMA = "schema.json"
-# The operators of the standard (https://onnx.ai/onnx/operators), and protobuf's largest message.
+# Domains of the standard operators (https://onnx.ai/onnx/operators).
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
-# ONNX Runtime prefers its operators to a model's functions of their names
-# (onnxruntime/core/graph/constants.h has its domains).
+# Domains in which ONNX Runtime prefers its own operators to a model's functions of the same name
+# (onnxruntime/core/graph/constants.h).
 _TAKEN = re.compile(r"|ai\.onnx(\..*)?|com\.(microsoft|ms)(\..*)?|org\.pytorch(\..*)?")
-# By which it knows a model in its own format: bytes 5 to 8 of a flatbuffer.
+# Bytes 5 to 8 of a model in ONNX Runtime's own format, a flatbuffer.
 _ORT = b"ORTM"
-_LARGEST = 2**31 - 1
-# The processor time and the memory, besides copies of its file, to check an ONNX model with.
+_LARGEST = 2**31 - 1  # protobuf's largest message
+# Limits of the check of an ONNX model: CPU time, and memory besides copies of its file.
 _SECONDS, _MEMORY = 120, 2**32
-# No file of the working directory and no variable changes what it imports.
+# It imports independently of the working directory and of environment variables.
 _CHECK = f"{BIND}; from policies.supply_chain.formats import main; main(*sys.argv[1:])"
 
 
 def detect(file: Path) -> str:
-    """One of `FORMATS`; "" for any other content. Of a model that would crash, hang or exhaust its
-    library also the fault, as in `lightgbm-text: Tree=0: there is no 'threshold'`.
+    """Return one of `FORMATS`; "" for any other content. For a model that would crash, hang or
+    exhaust its library, append the fault: `lightgbm-text: Tree=0: there is no 'threshold'`.
 
-    An npz holds nothing but arrays of plain numbers or text: numpy would unpickle an array of
-    objects. A skops file holds such arrays beside its schema, and no type that skops does not
-    trust by itself: else the result names those types. An ONNX model is whole: its operators are
-    the standard's, and nothing in it is in another file.
+    An npz contains only arrays of numbers or text, because numpy would unpickle objects. A skops
+    file contains such arrays and its schema; the result names types that skops does not trust. An
+    ONNX model has only standard operators or its own functions, and no external data.
     """
     with file.open("rb") as stream:
         head = stream.read(16)
@@ -78,7 +77,7 @@ def is_faulty(kind: str) -> bool:
 
 
 def formats(folder: Path) -> Mapping[str, str]:
-    """Relative posix path → format, of every file under a model folder."""
+    """Return relative POSIX path → format (`detect`) of every file in a model folder."""
     return {
         path.relative_to(folder).as_posix(): detect(path)
         for path in sorted(folder.rglob("*"))
@@ -87,7 +86,7 @@ def formats(folder: Path) -> Mapping[str, str]:
 
 
 def _checked(kind: str, check: Callable[[Any], None], content: Any) -> str:
-    """Return the format; after a colon, why its library must not load the content."""
+    """Return `kind`, or `kind: FAULT` if the check finds a structural fault."""
     try:
         with parsing(kind):
             check(content)
@@ -106,7 +105,7 @@ def _lightgbm(file: Path) -> str:
 
 
 def _json(file: Path) -> str:
-    """Return `xgboost-json` for an object with a `learner`, as XGBoost loads, `json`, or ""."""
+    """Return `xgboost-json` for an object with a `learner`, `json` for other JSON, else ""."""
     if file.stat().st_size > _LARGEST:
         return ""
     try:
@@ -122,7 +121,7 @@ def _json(file: Path) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Readers differ in which of two values of a name they take.
+    # Parsers differ in which value of a repeated name they use.
     document = dict(pairs)
     if len(document) < len(pairs):
         raise ValueError("a name is repeated")
@@ -130,7 +129,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> float:
-    # Python reads NaN and Infinity in JSON; other readers do not have to.
+    # Python's parser accepts NaN and Infinity, which are not JSON.
     raise ValueError(f"{name} is not JSON")
 
 
@@ -163,7 +162,7 @@ def _onnx(file: Path) -> str:
             and (message.domain, message.op_type) not in functions
         ):
             return ""
-    # onnx reads it in C++: in a process of its own, a crash is a fault of the model.
+    # onnx parses in C++. In a subprocess, a crash counts as a fault of the model.
     limits = map(str, (_SECONDS, _MEMORY + 8 * file.stat().st_size))
     check = subprocess.run(
         [sys.executable, "-IXutf8", "-c", _CHECK, file, *limits],

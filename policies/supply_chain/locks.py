@@ -1,4 +1,4 @@
-"""What is in the locks, and what is known about it; `python -m policies.supply_chain.locks`.
+"""Prints the packages of lock files, or their advisories; `python -m policies.supply_chain.locks`.
 
 It prints a bill of materials; with `--advisories` a line for each record about a pinned package.
 """
@@ -19,7 +19,7 @@ DONE, WRONG_CALL, REFUSED = 0, 2, 3
 
 
 def pinned(lock: Path) -> tuple[Package, ...]:
-    """The packages of a lock as it pins them; a licence where that very version is installed."""
+    """Return the packages of a lock; a licence is UNKNOWN unless that version is installed."""
     return tuple(
         replace(
             package,
@@ -37,13 +37,13 @@ def bill(locks: Iterable[Path]) -> str:
 
 
 def affected(advisories: Advisories, locks: Iterable[Path]) -> Iterator[str]:
-    """`LOCK: ID: NAME VERSION` of each record that affects a pinned package."""
+    """Yield `LOCK: ID: NAME VERSION` for each record that affects a pinned package."""
     for lock in locks:
         yield from (f"{lock}: {record}" for record in advisories.affecting(pinned(lock)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit 3 where an advisory affects a lock, 2 where a file cannot be read."""
+    """Print the result; return 3 if an advisory affects a lock, 2 if a file is invalid, else 0."""
     parser = argparse.ArgumentParser(prog="locks", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--advisories", type=Path, help="An export of OSV; without it the bill.")
     parser.add_argument("locks", nargs="+", type=Path, help="Requirements files.")

@@ -1,8 +1,7 @@
-"""Faults of a model of trees that crash, hang or exhaust the library that loads it.
+"""Checks tree models for faults that crash, hang or exhaust LightGBM or XGBoost.
 
-LightGBM and XGBoost follow an index wherever it leads and allocate what a number asks for. Each
-check reads a model without its library and raises `StructureFault`, in time and memory that are
-proportional to the size of the file.
+These libraries do not validate the indices and sizes in a file. Each check parses a model without
+its library, in time and memory proportional to the file, and raises `StructureFault`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Numbers = NDArray[Any]
 _DEEPEST = 4096
 # XGBoost keeps 64 dense rows for each thread (src/predictor/cpu_predictor.cc).
 _MOST_FEATURES = 2**20
-# XGBoost's own bound of a category (src/common/categorical.h), and the bits of all splits together.
+# XGBoost's maximum category (src/common/categorical.h), and the most bits of all splits together.
 _MOST_CATEGORIES, _MOST_BITS = 2**24, 2**33
 # XGBoost's split index of a pruned node (include/xgboost/tree_model.h).
 _PRUNED = 2**31 - 1
@@ -46,7 +45,7 @@ _TREE |= {"is_linear", "num_features", "leaf_features"}
 _COUNTS = words("num_class num_tree_per_iteration label_index max_feature_idx")
 _LISTS = words("feature_names feature_infos monotone_constraints")
 _HEADER = {*_COUNTS, *_LISTS, "version", "objective", "average_output", "tree_sizes"}
-# Python reads the categories as JSON, and LightGBM a parameter's value behind its colon.
+# The text after the trees. Python parses the categories as JSON, LightGBM each parameter's value.
 _TAIL = re.compile(
     rb"end of trees\n\nfeature_importances:\n(?:[^\n]+=[^\n]*\n)*"
     rb"(?:\nparameters:\n(?:\[\w+: [^\n]*\]\n)*\nend of parameters\n)?"
@@ -145,7 +144,7 @@ def _check_lightgbm_tree(fields: Mapping[str, str], features: int) -> None:
 
 
 def _fields(block: bytes, known: set[str]) -> Mapping[str, str]:
-    """Return the lines NAME=VALUE of a block, each name once."""
+    """Return the lines NAME=VALUE of a block; raise StructureFault for unknown or repeated ones."""
     fields: dict[str, str] = {}
     for line in filter(None, block.decode().split("\n")):
         name, _, value = line.partition("=")
@@ -168,7 +167,7 @@ def _parsed(name: str, text: str) -> Numbers:
 
 
 def within(values: object, name: str, bound: int, length: int | None = None) -> Numbers:
-    """Whole numbers of at least 0 and less than the bound."""
+    """Return the values as integers; raise StructureFault unless all are in [0, `bound`)."""
     array = _column(values, name, length)
     outside = (array < 0) | (array >= bound)
     if outside.any():
@@ -186,7 +185,7 @@ def _column(values: object, name: str, length: int | None = None, kinds: str = "
 
 
 def check_segments(ends: object, name: str, count: int, total: int) -> None:
-    """Check that `count` segments follow each other from 0 to `total`."""
+    """Check that `ends` divides the range from 0 to `total` into `count` segments."""
     array = within(ends, name, total + 1, count + 1)
     rises = array[0] == 0 and array[-1] == total and (np.diff(array) >= 0).all()
     need(rises, f"{name} does not divide {total} in {count}")
@@ -199,7 +198,7 @@ def _check_nodes(valid: Numbers, values: Numbers, name: str, fault: str) -> None
 
 
 def check_tree(left: Numbers, right: Numbers, roots: Any = (0,), unused: Any = False) -> None:
-    """Check that each node is reached once from the roots. A child of -1 ends a path."""
+    """Check that each node, except `unused` ones, is reached once from the roots; -1: no child."""
     nodes, inner, level = len(left), left != -1, np.asarray(roots)
     need(nodes, "it has no nodes")
     for name, child in (("left child", left), ("right child", right)):
@@ -265,7 +264,7 @@ def check_xgboost(document: Mapping[str, Any]) -> None:
 
 
 def _check_xgboost_tree(tree: Mapping[str, Any], features: int, outputs: int) -> int:
-    """Check a tree whose leaves have `outputs` numbers; the bits of its categorical splits."""
+    """Check a tree with `outputs` numbers per leaf; return the bits of its categorical splits."""
     about = tree["tree_param"]
     nodes = _integer(about, "num_nodes")
     need(about["num_feature"] == str(features), f"num_feature is {about['num_feature']}")

@@ -1,5 +1,5 @@
-"""Faults of an ONNX model that crash, hang or exhaust ONNX Runtime: its operators, tensors, trees
-and the sizes of what it computes for one row.
+"""Checks ONNX models for faults that crash, hang or exhaust ONNX Runtime: operators, tensors, trees
+and the sizes of the tensors computed for one row.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 
 from policies.supply_chain.model_structure import Numbers, check_tree, need, parsing, within, words
 
-# What the exporters of PyTorch, scikit-learn, LightGBM and XGBoost write. Loop and sequences
-# are missing: they repeat without a bound. Random operators allocate what an attribute asks for.
+# The operators that exporters of PyTorch, scikit-learn, LightGBM and XGBoost write. Loop and
+# sequences are excluded as unbounded, random operators because an attribute sets their size.
 _OPERATORS = frozenset(
     words(
         """Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool
@@ -35,33 +35,33 @@ _OPERATORS = frozenset(
     TreeEnsembleClassifier TreeEnsembleRegressor ZipMap"""
     )
 )
-# The inputs by which an operator makes its output as large as it likes.
+# Operator → inputs whose values set the size of its output.
 _SIZES = {"ConstantOfShape": (0,), "Expand": (1,), "OneHot": (1,), "Pad": (1,), "Range": (0, 1, 2)}
 _SIZES |= {"Resize": (2, 3), "Tile": (1,)}
-# The one Scan: skl2onnx repeats these for each row of a model of nearest neighbours (onnx_cdist).
+# The operators of the only allowed Scan, which skl2onnx writes for nearest neighbours (onnx_cdist).
 _DISTANCES = {"Scan", "Identity", "Sub", "ReduceSumSquare"}
-# The input by which a value of a shape is stated, which the inference of shapes counts up to.
+# Operator → the input with its shape, whose values shape inference iterates up to.
 _SHAPES = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
-# ONNX infers no shape of these: they keep that of their input, as Identity of any opset does.
+# ONNX infers no shapes of these. They keep their input's shape, so Identity replaces them.
 _ELEMENTWISE, _OPSET = ("Binarizer", "Imputer", "Normalizer", "Scaler"), 13
-# The numbers of the floating types (TensorProto.DataType): no division of theirs ends a process.
+# Floating-point types (TensorProto.DataType), whose division by zero does not end the process.
 _FLOATS = (1, 10, 11, 16)
-# What is no larger than the tensors it reads, which are bounded already.
+# Operators whose values are bounded by the sizes of their inputs, which are checked already.
 _MEASURES = ("Shape", "Size", "NonZero", "NonMaxSuppression", "TopK")
 _SELECTIONS = ("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")
-# Where a divisor may come from: selected sizes, perhaps divided by a constant. The sizes of
-# `_EMPTY` are zero for some rows.
+# Operators through which the sizes of a tensor may become a divisor. Outputs of `_EMPTY` are empty
+# for some rows, so their sizes may be 0.
 _DIVISORS, _EMPTY = (*_SELECTIONS, "Cast", "Div", "Identity"), ("Compress", *_MEASURES[2:4])
-# Elements that a model computes for one row, of 4 bytes mostly; nodes of its functions, inlined.
+# The most elements computed for one row, mostly of 4 bytes; the most nodes with inlined functions.
 _MOST_ELEMENTS, _MOST_NODES = 2**29, 100_000
-# Elements of a constant that shapes may depend on.
+# The most elements of a constant that shapes may depend on.
 _LARGEST_SHAPE = 4096
 _OPTIONAL = ("nodes_hitrates", "nodes_missing_value_tracks_true")
 _MODES = {f"BRANCH_{mode}".encode() for mode in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")} | {b"LEAF"}
 
 
 def check_onnx(model: Any) -> None:
-    """Check a ModelProto whose operators are the standard's or its own. Its tensors lose data."""
+    """Check a ModelProto; raise ValueError for a fault. Its large tensors lose their data."""
     from onnx.checker import check_model
     from onnx.inliner import inline_local_functions
     from onnx.shape_inference import infer_shapes
@@ -98,8 +98,8 @@ def check_onnx(model: Any) -> None:
         ]
         bare = [output for output in outputs if not output.HasField("shape")]
         for output in bare:
-            output.shape.SetInParent()  # which the check asks for, and ONNX Runtime does not
-        check_model(model)  # else the inference of shapes reads inputs that do not exist
+            output.shape.SetInParent()  # check_model requires a shape, ONNX Runtime does not
+        check_model(model)  # else shape inference reads inputs that do not exist
         for output in bare:
             output.ClearField("shape")
         for tensor in filter(_is_tensor, messages(model)):
@@ -113,14 +113,14 @@ def check_onnx(model: Any) -> None:
                 ends = {"input": node.input[:1], "output": node.output[:1]}
                 node.CopyFrom(type(node)(op_type="Identity", **ends))
         model = infer_shapes(model, data_prop=True)
-    except Exception as error:  # both raise classes of their C++ modules
+    except Exception as error:  # check_model and infer_shapes raise C++ classes
         raise ValueError(" ".join(str(error).split())[:200]) from None
     shapes = dict(_shapes(model))
     elements = {
         name: math.prod(abs(size) for size in sizes if size) for name, sizes in shapes.items()
     }
     total, nodes = sum(elements.values()), [*_inlined(model, {})]
-    # Shape inference counts with 32 bits where it joins tensors.
+    # Shape inference adds the sizes of Concat in 32 bits, so count its inputs too.
     total += sum(
         elements.get(name, 0)
         for member in nodes
@@ -156,7 +156,7 @@ def check_onnx(model: Any) -> None:
 
 
 def _constant(name: str, sources: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
-    """Return the tensor of that name, of an initializer or of a node; None where it is computed."""
+    """Return the tensor of an initializer or a Constant node; None if `name` is computed."""
     source = sources.get(name)
     if source is not None and source.op_type == "Constant":
         return next(
@@ -170,7 +170,7 @@ def _is_divisor(
 ) -> bool:
     """Return whether an integer divisor is never 0 or -1.
 
-    It is a constant without both, at least 1 by Max, or the sizes of a tensor.
+    It is a constant without both, a Max with a positive constant, or derives from a tensor's sizes.
     """
     from onnx.numpy_helper import to_array
     from onnx.reference import ReferenceEvaluator
@@ -217,7 +217,7 @@ def _integers(tensor: Any) -> list[int]:
 
 
 def _inlined(graph: Any, functions: Mapping[Any, Any], above: Sequence[Any] = ()) -> Iterator[Any]:
-    """The nodes of a graph, its branches and the functions that it calls, once for each call."""
+    """Yield the nodes of a graph and its subgraphs, and those of functions once per call."""
     need(len(above) < 20, "its functions call each other more than 20 levels deep")
     for node in messages(graph):
         if node.DESCRIPTOR.name == "NodeProto":
@@ -227,7 +227,7 @@ def _inlined(graph: Any, functions: Mapping[Any, Any], above: Sequence[Any] = ()
 
 
 def _check_sizes(node: Any, sources: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
-    """Check the constants by which an output, whose size depends on the input, may be large."""
+    """Check that the constants that set a node's output size are not too large."""
     from onnx.numpy_helper import to_array
 
     waiting = [node.input[place] for place in _SIZES[node.op_type] if place < len(node.input)]
@@ -249,7 +249,7 @@ def _check_sizes(node: Any, sources: Mapping[str, Any], constants: Mapping[str, 
 
 
 def messages(message: Any) -> Iterator[Any]:
-    """Yield a message of protobuf and every one in it."""
+    """Yield a protobuf message and all messages nested in it."""
     waiting = [message]
     while waiting:
         yield (message := waiting.pop())
@@ -279,7 +279,7 @@ def _shapes(model: Any) -> Iterator[tuple[str, list[int | None]]]:
 
 
 def _check_tensor(tensor: Any) -> None:
-    """Check that the data of a tensor fill its sizes."""
+    """Check that the number of a tensor's values matches its dimensions."""
     from onnx.helper import tensor_dtype_to_field, tensor_dtype_to_np_dtype
 
     need(min(tensor.dims, default=0) >= 0, f"it has the sizes {[*tensor.dims]}")
@@ -322,7 +322,7 @@ def _check_ensemble(node: Any, features: int | None) -> None:
     need((np.diff(keys[order]) > 0).all(), "two nodes of a tree have one id")
 
     def places(of_trees: Numbers, name: str, chosen: Numbers | slice) -> Numbers:
-        """Return the places of nodes by their ids in their trees."""
+        """Return the indices of the nodes that the attribute `name` lists by id."""
         wanted = (of_trees << 31) + within(np.asarray(values[name])[chosen], name, 2**31)
         place = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
         if (wrong := keys[place] != wanted).any():

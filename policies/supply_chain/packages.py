@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 # The licence of a package that states none.
 UNKNOWN = "NOASSERTION"
-# The ends of trove classifiers, and the texts of packages, in lower case.
+# The last part of a trove classifier, or a License text, in lower case → SPDX id.
 _SPDX = {
     "apache 2.0": "Apache-2.0",
     "apache license 2.0": "Apache-2.0",
@@ -47,7 +47,7 @@ def licence_expression(stated: str, classifiers: Sequence[str], text: str) -> st
     """Return the SPDX expression that the metadata states; `NOASSERTION` when they state none.
 
     `stated` is License-Expression, `classifiers` every Classifier, `text` the License field.
-    Several classifiers may mean a choice or a sum: they are read as a sum, so each must be allowed.
+    Several classifiers may mean OR or AND; they are read as AND, so each must be allowed.
     """
     if stated.strip():
         return stated.strip()
@@ -72,7 +72,7 @@ def licence_allowed(expression: str, licences: Collection[str]) -> bool:
     allowed if the list names the pair.
     """
     text = _canonical(expression)
-    holds = {*licences, "+"}  # "+" stands for a bracket that holds
+    holds = {*licences, "+"}  # "+" stands for a bracket that is allowed
 
     def is_allowed(part: str) -> bool:
         choices = (choice.split(" AND ") for choice in part.split(" OR "))
@@ -110,7 +110,7 @@ class Package:
 
 
 def packages(lock: Path) -> tuple[Package, ...]:
-    """Return every pinned package of a requirements file, by name; OSError without the file.
+    """Return the pinned packages of a requirements file, by name; raise OSError without the file.
 
     Raise ValueError with the line for anything but `package==version`: pip would also install a
     URL, another file or another notation, which no bill of materials would list.
@@ -125,7 +125,7 @@ def packages(lock: Path) -> tuple[Package, ...]:
 
 
 def sbom(packages: tuple[Package, ...]) -> str:
-    """CycloneDX JSON of the packages (https://cyclonedx.org/docs/1.6/json/).
+    """Return the packages as CycloneDX JSON (https://cyclonedx.org/docs/1.6/json/).
 
     The same packages give the same bytes, so it has no time and no random serial number.
     """

@@ -1,8 +1,8 @@
-"""A review aid for serving code: imports and calls that may load code from data.
+"""Finds imports and calls in serving code that may load code from data, as an aid for reviewers.
 
-It finds mistakes, such as a pickle that `model.py` reads; it is no sandbox. Python has more ways to
-run data than a reader can list, so whoever approves a scoring script is trusted, and a
-server on this machine is isolated from its caller (`ml/backends/local/serving/isolation.py`).
+It finds mistakes, such as a pickle that `model.py` reads; it is no sandbox, because Python has too
+many ways to run data. Reviewers of a scoring script are trusted, and a local server is isolated
+from its caller (`ml/backends/local/serving/isolation.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STANDARD = """
     struct sys tempfile textwrap threading time traceback types typing typing_extensions unicodedata
     urllib uuid warnings weakref zlib zoneinfo
 """
-# Names that load or run code. As attributes those of `_BUILTINS` do not: `model.eval()`.
+# Names that load or run code; those of `_BUILTINS` not as attributes (`model.eval()`).
 _BUILTINS = re.compile("eval|exec|compile")
 _REFUSED = re.compile(
     "__import__|breakpoint|import_module|system|popen|fork|posix_spawnp?|(exec|spawn)[lv]p?e?|"
@@ -34,7 +34,7 @@ _ARGUMENTS = {"allow_pickle": "False", "weights_only": "True", "trusted": "None 
 _FILES = (".pyc", ".pyd", ".so", ".pkl", ".pickle", ".joblib", ".dill")
 # Azure ML's server and its gunicorn take settings from these, which can name code.
 _SETTINGS = ("config.json", "logging.json", "gunicorn.conf.py")
-# The folder by which a code folder is known to be a whole repository.
+# A code folder that contains this folder is a whole repository.
 _REPOSITORY = "ml/serving/scoring/"
 
 
@@ -43,7 +43,7 @@ class Trace:
     """A place that may load code from data."""
 
     file: Path
-    line: int  # 0 unless it is code
+    line: int  # 0 for a whole file
     actual: str
 
 
@@ -113,7 +113,7 @@ class Code:
         return is_here and name.startswith(tuple(f"{path}{end}" for path in listed for end in "/."))
 
     def _is_listed(self, module: str) -> bool:
-        """Return whether a module is part of the code, or in one of the lists."""
+        """Return whether a module is in the code folder, in `imports` or in _STANDARD."""
         listed = (f"{name}." for name in (*self.imports, *_STANDARD.split()))
         return bool(self._imported_files(module)) or f"{module}.".startswith(tuple(listed))
 
@@ -127,7 +127,7 @@ class Code:
 
 
 def _imported(name: str, node: ast.AST) -> Sequence[str]:
-    """Return the dotted names of what a statement in the file of that name imports."""
+    """Return the dotted names that a statement of the file `name` imports; [] for other nodes."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
@@ -139,7 +139,7 @@ def _imported(name: str, node: ast.AST) -> Sequence[str]:
 
 
 def _problems(node: ast.AST) -> list[str]:
-    """Return what is forbidden in serving code about a name, an attribute or an argument."""
+    """Return the forbidden name, attribute or argument in a node, as text; [] if there is none."""
     name, attribute = getattr(node, "id", ""), getattr(node, "attr", "")
     if _BUILTINS.fullmatch(name) or _REFUSED.fullmatch(name or attribute):
         return [f"`{ast.unparse(node)}`"]
