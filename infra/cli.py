@@ -261,9 +261,9 @@ def bootstrap(
     missing = sum(result.outcome in ("missing", "differs") for result in results)
     if missing:
         next_step = (
-            "commit and push the keys, run infra.yml and then this again, also once APP_ID is set"
+            "push the stack files, run infra.yml, rerun this command (also after setting APP_ID)"
             if run
-            else "--run makes them"
+            else "add --run to create them"
         )
         typer.echo(f"{missing} of {len(results)} are missing or differ; {next_step}", err=True)
 

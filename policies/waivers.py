@@ -121,7 +121,7 @@ class Statement:
             return f"{which} is for more than {self.LONGEST.days} days{since}"
         if self.merged is None and (self.last or self.expires) - today > self.LONGEST:
             return (
-                f"{which} is one of several, which are for more than {self.LONGEST.days} days: "
+                f"{which} is one of several, together more than {self.LONGEST.days} days: "
                 f"the last ends on {self.last}"
             )
         return ""

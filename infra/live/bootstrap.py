@@ -112,7 +112,7 @@ def _runner(environments: Sequence[Settings]) -> Iterator[Step]:
     with_runners = [environment for environment in environments if environment.network.runners]
     labels = {environment.network.runners for environment in with_runners}
     if len(labels) > 1:
-        expected = "one label: workflows read one variable"
+        expected = "the same label in every stack: workflows read one variable, RUNNER"
         raise cannot(f"runners are labelled {', '.join(sorted(labels))}", expected)
     where = ("--repo", environments[0].github)
     for label in labels:
@@ -167,13 +167,13 @@ def _role(
 
 def _condition_differences(assignments: Any, condition: str) -> Iterator[str]:
     if any((assignment.get("condition") or "") != condition for assignment in assignments):
-        yield "its condition is another one" if condition else "it has a condition"
+        yield "its condition differs" if condition else "it has a condition"
 
 
 # Properties of a storage account that must be false → what they would allow.
 _OPENINGS = {
     "allowSharedKeyAccess": "account keys bypass role assignments",
-    "allowBlobPublicAccess": "a container of it may be public",
+    "allowBlobPublicAccess": "its containers may be public",
 }
 
 

@@ -124,7 +124,7 @@ def reference(settings: Settings, arm: Arm) -> Iterator[Check]:
         if settings.location in regions:
             yield Check("asset registry", "ok", f"{registry.name} exists in {settings.location}")
         else:
-            hint = f"`regions: [{settings.location}]` in the stack that makes it"
+            hint = f"`regions: [{settings.location}]` in the stack that creates it"
             message = f"{registry.name} is not in {settings.location}"
             yield Check("asset registry", "error", message, hint)
     else:
@@ -268,7 +268,7 @@ def _enough(
         return Check(name, "warning", f"Azure reports no limit; {needed}")
     hint = f"request {most} on Azure ML's quota page, or lower max_nodes"
     if limit == -1:
-        return Check(name, "ok", "no limit of its own")
+        return Check(name, "ok", "no limit")
     if limit < least:
         message = f"{limit} cores, fewer than the {least} that a machine needs to be created"
         return Check(name, "error", message, hint)
@@ -317,7 +317,7 @@ def free_names(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
         if answer.get("nameAvailable") is True:
             yield Check(f"name {name}", "ok", "free")
         elif arm.get(*addresses.place(resource)) is not None:
-            yield Check(f"name {name}", "ok", "already ours")
+            yield Check(f"name {name}", "ok", "used by the declared resource itself")
         else:
             message = str(answer.get("message") or answer.get("reason") or "taken")
             hint = "platform:name is a part of every name"
@@ -344,7 +344,7 @@ def deleted_vaults(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
             # recovered one (pulumi/pulumi-azure-native#4052).
             hint = (
                 f"az keyvault recover --name {name} --location {region}; after `pulumi destroy`"
-                " another name: the next number as `generation` in platform:vault"
+                " increase `generation` in platform:vault instead"
             )
             yield Check(f"vault {name}", "error", message, hint)
     if not reserved:
@@ -369,7 +369,7 @@ def deleted_logs(settings: Settings, resources: Sequence[Resource], arm: Arm) ->
             region = str(workspace.get("location") or "").lower().replace(" ", "")
             name = f"logs {workspace.get('name')}"
             if region == settings.location:
-                yield Check(name, "warning", "deleted; will return with all its data")
+                yield Check(name, "warning", "deleted; the new workspace restores all its data")
             else:
                 where = region or "another region"
                 message = f"deleted in {where}; its name is reserved for 14 days"
@@ -390,7 +390,7 @@ def deleted_workspaces(resources: Sequence[Resource], arm: Arm) -> Iterator[Chec
             name = str(resource.inputs["workspaceName"])
             message = "only the portal shows whether a deleted one reserves this name"
             hint = (
-                'purge it there ("Recently deleted"), or change `generation` or `name` in'
+                'purge it in the portal ("Recently deleted"), or change `generation` or `name` in'
                 " platform:workspace"
             )
             yield Check(f"workspace {name}", "warning", message, hint)
@@ -410,7 +410,7 @@ def failed_clusters(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
             _, _, _, _, group, *_, workspace, _, name = place.id.split("/")
             where = f"--resource-group {group} --workspace-name {workspace}"
             hint = f"az ml compute delete --name {name} {where}, then the deployment again"
-            yield Check(f"cluster {name}", "error", "Azure failed to make it", hint)
+            yield Check(f"cluster {name}", "error", "Azure failed to create it", hint)
     if not failed:
         yield Check("clusters", "ok", "none is in the state Failed")
 

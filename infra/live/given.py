@@ -101,7 +101,7 @@ def _scope(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterat
         if resource.kind in ("operationalinsights:Workspace", "applicationinsights:Component"):
             id = addresses.place(resource).id
             if id.lower() not in linked:
-                message, hint = f"does not lead to {id}", "ask its owner to add it"
+                message, hint = f"does not contain {id}", "ask its owner to add it"
                 yield Check(f"private link to {resource.name}", "warning", message, hint)
 
 
@@ -116,7 +116,7 @@ def _network(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iter
     region = str(answer.get("location") or "").replace(" ", "").lower()
     if region != settings.location:
         message = f"the network is in {region}; private endpoints need one in {settings.location}"
-        yield Check("network", "error", message, "a network of the region of the environment")
+        yield Check("network", "error", message, "use a virtual network in that region")
     if network.peer:
         yield _peering(network.peer, properties.get("virtualNetworkPeerings") or ())
     subnets = {str(subnet.get("id")).lower(): subnet for subnet in properties.get("subnets") or ()}
@@ -142,7 +142,7 @@ def _peering(hub: str, peerings: Sequence[Mapping[str, Any]]) -> Check:
             if state == "Connected":
                 return Check(name, "ok", "connected")
             return Check(name, "error", f"its state is {state}", hint)
-    return Check(name, "error", "the network has none", hint)
+    return Check(name, "error", "the network has no peering with the hub", hint)
 
 
 def _subnet(
@@ -203,5 +203,5 @@ def _zones(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterat
             yield Check(name, "ok", "exists, and is linked to the network or its hub")
         else:
             message = "is linked neither to the network nor to `peer`"
-            hint = "ask its owner to link it, unless a DNS resolver of the hub answers"
+            hint = "ask its owner to link it, unless a DNS resolver in the hub resolves it"
             yield Check(name, "warning", message, hint)

@@ -76,7 +76,7 @@ def scope(text: str) -> Scope:
     unclear = any(part in ("", ".", "..") for part in parts) or re.search(r"[\\\x00-\x1f?#]", text)
     if not re.fullmatch(r"[a-z0-9](-?[a-z0-9]){2,62}", container) or unclear:
         expected = "CONTAINER/PATH of a file, or of a folder with a slash at the end"
-        hint = "not for a whole container; for example: infra sas dev raw/2026/sales.csv"
+        hint = "a SAS never covers a whole container; for example: infra sas dev raw/2026/sales.csv"
         raise UserError(Problem("invalid-path", text, expected, hint))
     return Scope(container, path.removesuffix("/"), path.endswith("/"))
 

@@ -96,7 +96,7 @@ def _keep(file: Path, variables: Mapping[str, str], ended: Event) -> None:
         try:
             _renew(file, variables)
         except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
-            print(f"no new token of GitHub's: {error}", file=sys.stderr)
+            print(f"GitHub returned no new token: {error}", file=sys.stderr)
 
 
 def _renew(file: Path, variables: Mapping[str, str]) -> None:

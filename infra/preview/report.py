@@ -54,11 +54,11 @@ NOTE = (
     "Made offline by the program itself. It does not replace `pulumi preview`. Not covered: the"
     " provider's checks and comparison with existing resources, state, and transforms."
 )
-NETWORK = "Network: who reaches what, and the way out"
+NETWORK = "Network: connections and outbound routes"
 # Printed with policy violations, because a new environment has no entry in limits.yml yet.
 LIMITS_HINT = (
-    "to make a policy advice in `{0}`, list it under that name in policies/infra/limits.yml; to"
-    " waive it, with an owner, use waivers.yml"
+    "to make a policy advisory in `{0}`, add it to `advice` of `{0}` in policies/infra/limits.yml;"
+    " to exempt one resource, add a waiver to policies/infra/waivers.yml"
 )
 
 

@@ -159,7 +159,7 @@ def _id_differences(capture: Capture, azure_like: Capture) -> Iterator[str]:
     """Yield a problem for each resource that differs in the run with Azure-like ids."""
     for change in changes(capture, azure_like):
         paths = ", ".join(difference.path for difference in change.properties) or change.what
-        yield f"{change.name}: an update declares it otherwise than this preview: {paths}"
+        yield f"{change.name}: an update declares it differently: {paths}"
 
 
 def findings(

@@ -238,7 +238,7 @@ def _asset_registry(settings: Settings) -> Findings:
         mode = "create" if field == "regions" else "use"
         if registry.mode != mode and getattr(registry, field):
             message = f"a `{field}` in `{key}` with `mode: {registry.mode}`"
-            hint = f"delete it, or set `mode: {mode}`: a new registry has those of its stack"
+            hint = f"delete it, or set `mode: {mode}`; a new registry takes it from its stack"
             yield Fault(no_effect, message, f"no {field}", hint, (key, field))
 
 
@@ -377,7 +377,7 @@ def _network_options(settings: Settings) -> Findings:
         hint = "set `isolation: own`, or delete service_endpoints: private endpoints exist anyway"
         yield Fault("needs-own-network", message, expected, hint, (NETWORK, "service_endpoints"))
     elif network.isolation == "own" and hosts:
-        message = "`allowed_hosts` with `isolation: own`, where they restrict nothing"
+        message = "`allowed_hosts` with `isolation: own`, where they have no effect"
         hint = "delete them: the routes and the firewall of our own network decide"
         keys = (NETWORK, "allowed_hosts")
         yield Fault("needs-managed-network", message, "`isolation: managed`", hint, keys)
@@ -416,7 +416,7 @@ def _given(settings: Settings) -> Findings:
         (network, "peer", settings.private, private),
         (network, "runners", settings.private, private),
         (network, "runners_subnet", is_existing and bool(network.runners), own_runners),
-        (network, "hub_firewall", routed, "a network of ours with a `peer`"),
+        (network, "hub_firewall", routed, "a virtual network of this stack with a `peer`"),
         (settings.monitoring, "private_link_scope", settings.private, private),
     ):
         if getattr(section, field) and not has_effect:
@@ -425,8 +425,8 @@ def _given(settings: Settings) -> Findings:
             yield Fault("no-effect", message, reason, hint, (key, field))
     yield from _hub(network)
     if vault.id and settings.workspace.customer_managed_key:
-        message = "`workspace.customer_managed_key` with a given vault"
-        hint = "delete one: Azure ML takes a version of a key, which only our own vault tells"
+        message = "`workspace.customer_managed_key` with an existing vault (`vault.id`)"
+        hint = "delete one: Azure ML needs a key version, known only for a new vault"
         keys = ("platform:workspace", "customer_managed_key")
         yield Fault("no-effect", message, "a vault of our own", hint, keys)
     if vault.key != Vault().key and not (vault.id and settings.storage.customer_managed_key):
@@ -440,11 +440,11 @@ def _given(settings: Settings) -> Findings:
     ):
         for field in fields:
             if getattr(part, given_field) and getattr(part, field) != getattr(usual, field):
-                message = f"`{field}` beside `{given_field}`, whose own setting holds"
+                message = f"`{field}` beside `{given_field}`, whose own setting applies"
                 yield Fault("no-effect", message, f"no {field}", "delete one", (key, field))
     for tag in settings.tags:
         if tag.lower() in map(str.lower, (*OWN_TAGS, *settings.kept_tags)):
-            hint = "delete it: the template sets it, or `kept_tags` leaves it to others"
+            hint = "delete it: the template sets this tag, or `kept_tags` says that others set it"
             yield Fault("duplicate-name", f"the tag `{tag}`", "another tag", hint, (TAGS, tag))
 
 

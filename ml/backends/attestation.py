@@ -144,7 +144,7 @@ class GitHubAttestations:
                 ]
             )
         if code:
-            why = " ".join(error.split())[-400:] or f"it ended with {code}"
+            why = " ".join(error.split())[-400:] or f"exit code {code}"
             raise AttestationError(f"gh attestation verify: {why}")
         try:
             (verified,) = (result["verificationResult"] for result in json.loads(out))
@@ -172,7 +172,7 @@ class GitHubAttestations:
                     raise AttestationError(f"the workflow {uri} ran for {claims[name]}")
             if claims["sourceRepositoryDigest"] != statement.commit:
                 commit = str(claims["sourceRepositoryDigest"])[:12]
-                raise AttestationError(f"the certificate is of the commit {commit}")
+                raise AttestationError(f"the certificate names another commit: {commit}")
         except (ValueError, KeyError, TypeError) as problem:
             raise AttestationError(f"unexpected output of gh: {problem!r}") from None
         _check_content(stated, statement)
@@ -192,7 +192,7 @@ def _signer(attestation: bytes) -> tuple[str, str, str]:
         bundle = json.loads(attestation)
         raw = base64.b64decode(bundle["verificationMaterial"]["certificate"]["rawBytes"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise AttestationError(f"it is not a bundle with a certificate: {error!r}") from None
+        raise AttestationError(f"no Sigstore bundle with a certificate: {error!r}") from None
     try:
         leaf = x509.load_der_x509_certificate(raw)
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -201,7 +201,7 @@ def _signer(attestation: bytes) -> tuple[str, str, str]:
         raise AttestationError(f"the certificate cannot be read: {error}") from None
     match = _WORKFLOW.fullmatch(uri)
     if match is None:
-        raise AttestationError(f"the certificate is of {uri}, which is not a workflow")
+        raise AttestationError(f"the certificate names {uri}, which is not a workflow")
     return match[1], match[2], match[3]
 
 
@@ -221,4 +221,4 @@ def _check_content(stated: object, statement: Statement) -> None:
             document["subject"] = sorted(document["subject"], key=lambda entry: str(entry["name"]))
     if parts != expected:
         fields = ", ".join(key for key, value in expected.items() if parts.get(key) != value)
-        raise AttestationError(f"it is about something else: another {fields or 'statement'}")
+        raise AttestationError(f"it is about other content: {fields or 'the statement'}")

@@ -241,7 +241,7 @@ def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
             return
         if id(node) in open_nodes:
             sizes[id(node)] = 1
-            finding = "an alias of a node that contains it"
+            finding = "an alias that refers to a node around it"
             hint = "write the value in place of the alias"
             yield Problem("recursive-alias", finding, "a tree", hint, at(node.start_mark))
             return
@@ -310,13 +310,13 @@ def _line_end(character: str, place: Place) -> Problem:
 
 # A message of the parser → how to correct the file.
 _ADVICE = {
-    "mapping values are not allowed": "start it below the line before it, or put a text that"
-    " holds `: ` in quotes",
+    "mapping values are not allowed": "put the key on a line of its own, or put a text that"
+    " contains `: ` in quotes",
     "could not find expected ':'": "write `name: value`, with a blank after the colon",
-    "expected key": "start it below the lines that it belongs to",
+    "expected key": "indent it like the other keys of its mapping",
     "another document": "one spec a file: move what follows `---` into another",
     "undefined alias": "put a text that begins with `*` in quotes",
-    "cannot start any token": "put a text that begins with such a character in quotes",
+    "cannot start any token": "put the text in quotes: YAML reserves its first character",
     "determine a constructor": "delete the tag: a spec has only text, numbers, lists and mappings",
     "unexpected end of stream": "close the quote that is still open",
 }

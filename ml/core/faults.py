@@ -76,7 +76,7 @@ def _no_access(path: Path, why: str) -> Problem:
     return Problem(
         "no-access",
         f"{path}: {why}",
-        "files that this user may read, and a home for runs that it may write to",
+        "read access to it, and write access to the folder of runs",
         hint,
     )
 
@@ -88,7 +88,7 @@ def disk_full() -> Problem:
     return Problem(
         "disk-full",
         f"no space left on the disk of {home()} ({free:.1f} MB free)",
-        "space for the snapshot,  the logs and the outputs of a run",
+        "space for the snapshot, the logs and the outputs of a run",
         f"free some (du -sh {home()}/*), or MLOPS_HOME=/a/larger/disk; {KEPT}",
     )
 

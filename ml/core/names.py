@@ -41,7 +41,7 @@ _FORMS: Mapping[Kind, tuple[str, str]] = {
     # 28 keep the lines of the templates short.
     "project": (
         rf"(?!(?:{'|'.join(keyword.kwlist)})$)[a-z][a-z0-9_]{{1,26}}[a-z0-9]",
-        "3 to 28 small letters, digits and underscores, a letter first, no keyword of Python",
+        "3 to 28 lower-case letters, digits and `_`, a letter first, no keyword of Python",
     ),
     "split test": (r"[a-z0-9][a-z0-9-]{0,39}", "small letters, digits and `-`, at most 40"),
     "variable": (r"[A-Za-z_][\w.%()-]{0,254}", "letters, digits and `_`, a letter or `_` first"),

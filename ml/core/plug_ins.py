@@ -94,7 +94,7 @@ def named(root: Path) -> dict[str, list[str]]:
             return dict(table)
         actual = f"`plug-ins` is {table!r}"
     except (ValueError, AttributeError, TypeError) as error:
-        actual = f"no TOML with such a table: {error}"
+        actual = f"the file or its table `plug-ins` is invalid: {error}"
     expected = f"[tool.{repository.TABLE}.plug-ins] with {', '.join(get_args(Kind))}"
     expected += ', each a list such as ["training_time"]'
     raise UserError(Problem("wrong-value", actual, expected, place=Place(repository.MARK, 1)))

@@ -141,7 +141,7 @@ def _problem(
         expected += f" with {', '.join(part.get('properties', {}))}"
     if kind == "missing":
         hint = f"add `{inner[-1]}:`" + (f" ({description})" if description else "")
-        return Problem("missing-field", f"no `{name}`", description or "it", hint, place)
+        return Problem("missing-field", f"no `{name}`", description or "a value", hint, place)
     value = document.get(*keys)
     hint = str(context.get("hint") or _correction(value, kind, document, keys, context))
     finding = f"`{name}` {context.get('actual') or f'is {_shown(value)}'}"

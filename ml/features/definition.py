@@ -178,5 +178,5 @@ def _matching(form: re.Pattern[str], value: object) -> str:
 def _types(columns: list[dict[str, str]]) -> dict[str, str]:
     types = {column["name"]: column["type"] for column in columns}
     if len(types) < len(columns) or not {*types.values()} <= {*TYPES}:
-        raise ValueError(f"a name is there twice, or a type is none of {', '.join(TYPES)}")
+        raise ValueError(f"a column name occurs twice, or a type is not one of {', '.join(TYPES)}")
     return types

@@ -57,7 +57,7 @@ def verify(log: AuditLog, holding: str | None = None) -> tuple[Line, ...]:
     """
     lines = _lines(log, log.read())
     if holding is not None and holding not in [line["hash"] for line in lines]:
-        why = f"no line has the hash {holding}, which one had before"
+        why = f"no line has the hash {holding}, which was noted earlier"
         raise _broken(log, len(lines) + 1, why)
     return tuple(lines)
 
@@ -112,7 +112,7 @@ def _checked(text: bytes, number: int, previous: str) -> Mapping[str, object]:
         raise ValueError("its content does not match its hash")
     # The hash ignores duplicate keys, whitespace and the order of keys; compare the bytes.
     if text != json.dumps(line, sort_keys=True).encode():
-        raise ValueError("it is not as it was written")
+        raise ValueError("its bytes differ from the line that was written")
     return dict(line)
 
 

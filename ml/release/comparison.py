@@ -276,7 +276,7 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
             "several-champions" if champions else "no-such-champion",
             f"{environment} has {names or 'no champion'}",
             "one champion",
-            "name it as MODEL:VERSION; `ml release status` lists the serving versions",
+            "promote a version, or name one as MODEL:VERSION; `ml release status` lists them",
         )
     name, _, version = reference.rpartition(":")
     if name and version:

@@ -161,7 +161,7 @@ def code_from_data(
         Problem(
             "code-from-data",
             trace.actual,
-            "serving code that loads no code from data: modules of the list `format.imports`",
+            "serving code that loads no code from data: only modules listed in `format.imports`",
             "read text, npz or safetensors; import what training alone needs in the function that "
             "needs it; a reviewer of policies/promotion/gates.yml can add a "
             "module to `format.imports` (policies/README.md, Serving code)",

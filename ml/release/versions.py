@@ -99,7 +99,7 @@ def _refusing(folder: Path) -> Iterator[None]:
         raise UserError.with_code(
             "model-corrupt",
             str(error),
-            "a model folder whose files are as they were written",
+            "a model folder whose files match its manifest",
             f"train again, or restore {error.folder}; a train.py of your own must end with `seal` "
             "of ml.toolkit.training.model_folder",
             exit_code=Exit.RUN_FAILED,
@@ -280,7 +280,7 @@ def _check_registry(registry: Registry) -> None:
     if is_gone and home.models().is_dir() and any(home.models().iterdir()):
         raise UserError.with_code(
             "registry-missing",
-            f"{home.models()} has models, and the registry that lists them is gone",
+            f"{home.models()} has models, but the registry that lists them is missing",
             "the tracking store that they were registered in",
             "restore the store; nothing was removed",
             exit_code=Exit.RUN_FAILED,

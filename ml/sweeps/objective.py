@@ -41,7 +41,7 @@ def leader(scores: Mapping[str, float | None], goal: Goal) -> str | None:
     return pick(ranked, key=ranked.__getitem__, default=None)
 
 
-def is_enough(scores: Sequence[float | None], goal: Goal, ending: Ending) -> bool:
+def is_enough(scores: Sequence[float | None], goal: Goal, ending: StoppingCriteria) -> bool:
     """Return whether scores in start order reach the exit score or exhaust the patience."""
     ranked = [score for score in scores if score is not None]
     if not ranked:

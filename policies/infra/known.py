@@ -126,14 +126,14 @@ def _principals(items: Sequence[Item], limits: Limits) -> StackFindings:
     for item in items:
         user = str(item.value(_USER, "")) if item.kind == Kind.COMPUTE else ""
         if user and user.lower() not in listed:
-            yield item, f"is of {user}, which is not in `principals` of limits.yml"
+            yield item, f"belongs to {user}, which is not in `principals` of limits.yml"
         principal = str(item.value("principalId", UNKNOWN))
         sources = item.sources("principalId")
         is_made = principal == UNKNOWN or principal.lower() in created
         if item.kind != Kind.ROLE_ASSIGNMENT or principal.lower() in listed:
             continue
         if not (is_made and sources and sources <= identities):
-            yield item, f"is of {principal}, which is not in `principals` of limits.yml"
+            yield item, f"grants a role to {principal}, which is not in `principals` of limits.yml"
 
 
 @RULES.stack("known-tenants", "Everything belongs to one tenant and subscription.", "own")
@@ -194,7 +194,7 @@ def _accounts(items: Sequence[Item], limits: Limits) -> StackFindings:
         )
         is_own = account != UNKNOWN or accounts & item.sources("properties")
         if account not in names or not is_own or cloud != _CLOUD:
-            yield item, f"is of the account {account} in {cloud}, which is none of this stack's"
+            yield item, f"uses the account {account} in {cloud}, which is not this stack's"
 
 
 @RULES.resource(

@@ -105,7 +105,7 @@ def _inbound(item: Item, limits: Limits) -> Iterator[str]:
         if not sources and not rule.value("sourceApplicationSecurityGroups"):
             sources = ["anything"]
         if not all(map(is_internal, sources)):
-            yield f"rule `{rule.value('name')}` lets in {', '.join(sources)}"
+            yield f"rule `{rule.value('name')}` admits traffic from {', '.join(sources)}"
 
 
 @RULES.resource(
@@ -144,7 +144,7 @@ def _tags(item: Item, limits: Limits) -> Iterator[str]:
             is_web = _is_public(target) and item.name in _WEB
             is_address = not _is_public(target) and target[:1].isdigit()
             if not (is_web or is_address or is_narrow_tag(target, limits)):
-                yield f"rule `{rule.value('name')}` lets out to {target}, which is not ours alone"
+                yield f"rule `{rule.value('name')}` allows {target}, shared with other tenants"
 
 
 @RULES.resource("endpoints-obey", "Private endpoints obey security groups.", "own", Kind.NETWORK)

@@ -79,7 +79,7 @@ def _isolation(items: Sequence[Item], limits: Limits) -> StackFindings:
         if not in_subnets:
             yield item, f"`isolationMode` is {mode}, and compute is not in a subnet of ours"
         elif mode != "Disabled":
-            yield item, f"`isolationMode` is {mode}, and must be Disabled beside a subnet of ours"
+            yield item, f"`isolationMode` is {mode}, must be Disabled if compute is in a subnet"
         elif not item.value("serverlessComputeSettings.serverlessComputeCustomSubnet"):
             yield item, "`serverlessComputeCustomSubnet` is not set, for jobs that name no cluster"
 
@@ -225,7 +225,7 @@ def _users(items: Sequence[Item], limits: Limits) -> StackFindings:
     for item in items:
         principals = item.sources("user")
         if item.kind == Kind.REDIS_USER and (not principals or not principals <= identities):
-            yield item, "lets somebody in who is no identity of this stack"
+            yield item, "grants access to a principal that is not an identity of this stack"
 
 
 @RULES.resource("cost-redis-size", "Redis has an allowed size.", "own", Kind.REDIS)

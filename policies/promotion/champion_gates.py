@@ -252,7 +252,7 @@ def _not_set_aside(case: Case, gate: Gate) -> Iterator[str]:
     yield from (entry.unusable(case.request.day, champion.digest) for entry in stated)
     if case.request.reason and not stated:
         yield (
-            "`--reason` excuses no worse model; if the champion is invalid, add to gates.yml: "
+            "`--reason` does not override this gate; if the champion is invalid, add to gates.yml: "
             f"{setting_aside(champion.version, champion.digest)}"
         )
 

@@ -400,7 +400,7 @@ def serving(case: Case, gate: Gate) -> Finding:
         reason = f"{shown(served.rows)} rows are too few: `evaluate` takes them as `Rows.requests`"
         return Finding("fail", actual, required, reason)
     if served.prediction is None or not 0 <= real(served.differing) <= rows:
-        return Finding("fail", actual, required, f"the evidence does not say what of it: {again}")
+        return Finding("fail", actual, required, f"the parity check is incomplete: {again}")
     if not 0 <= largest <= tolerance:
         return Finding("fail", actual, required, served.example or "the evidence has no example")
     return Finding("pass", actual, required)

@@ -329,7 +329,7 @@ def _unchecked(case: Case, limit: float, fewest: float) -> str:
     """Return why the advisories are outdated or incomplete, or ""."""
     as_of = case.evidence.supply_chain.as_of
     if as_of is None:
-        return "advisories not checked: `MLOPS_ADVISORIES` names no copy of OSV's"
+        return "advisories not checked: set `MLOPS_ADVISORIES` to an OSV export (`make advisories`)"
     age = case.request.now - as_of
     if age < -ADVISORY_SKEW:
         return f"advisories dated in the future: {as_of.date()}"

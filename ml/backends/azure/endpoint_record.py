@@ -159,7 +159,7 @@ def changes_of(record: Written, routes: Routes, deployments: Mapping[str, Any]) 
                 is_now, was = (_told(key, state.get(key)) for state in (now, fields))
                 yield f"{key} of {name} is {is_now}, and was {was}"
     for name in sorted(deployments.keys() & {*SLOTS, BASELINE} - record["deployments"].keys()):
-        yield f"the deployment {name} is of no release"
+        yield f"the deployment {name} was not created by a release"
 
 
 def _comparable(key: str, value: str | None) -> str | None:

@@ -324,7 +324,7 @@ class AzureEndpoints:
         return collected(self._workspace, endpoint, since, digests=digests)
 
     def nothing_served(self, endpoint: str) -> UserError:
-        actual = f"nothing serves on `{endpoint}` in the workspace {self._workspace.name}"
+        actual = f"no model is released to `{endpoint}` in the workspace {self._workspace.name}"
         expected, hint = "an endpoint that a model was released to", "ml release status --on azure"
         return UserError(Problem("no-live-deployment", actual, expected, hint))
 
@@ -408,8 +408,8 @@ class AzureEndpoints:
             raise UserError(
                 Problem(
                     "no-such-size",
-                    f"how much memory a {deployment.instance_type} has is not known: a canary "
-                    "cannot judge it",
+                    f"the memory size of {deployment.instance_type} is unknown, so a canary cannot "
+                    "judge memory",
                     "a size of the workspace's region",
                     "az ml compute list-sizes",
                 )

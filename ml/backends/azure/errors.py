@@ -231,7 +231,7 @@ def explain(error: Exception) -> tuple[Problem, Exit]:
     if isinstance(error, ServiceRequestError | ServiceResponseError):
         return _LOST.problem(message), Exit.RUN_FAILED
     if isinstance(error, (DecodeError, JSONDecodeError, *_UNCHECKED)):
-        return _FAILED.problem(f"its answer cannot be read, {message}"), Exit.RUN_FAILED
+        return _FAILED.problem(f"its response cannot be parsed: {message}"), Exit.RUN_FAILED
     status = error.status_code or 0 if isinstance(error, HttpResponseError) else 0
     if isinstance(error, ClientAuthenticationError):
         status = 401

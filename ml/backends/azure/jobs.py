@@ -96,7 +96,7 @@ class Outputs(Mapping[str, Path]):
                 )
         except UserError as refused:
             problem = refused.problems[0]
-            actual = f"the output {name} of {self._job} cannot be brought here: {problem.actual}"
+            actual = f"the output {name} of {self._job} cannot be downloaded: {problem.actual}"
             raise UserError(
                 replace(problem, actual=actual), exit_code=refused.exit_code
             ) from refused

@@ -64,7 +64,7 @@ class AzureRegistry:
 
     def demand(self, environment: str) -> None:
         if not self._workspace.registry:
-            actual = f"`{environment}` has a workspace of its own, and {REGISTRY} is not set"
+            actual = f"`{environment}` is in another workspace, and {REGISTRY} is not set"
             expected = "the registry that the environments share"
             hint = f"export {REGISTRY}=\"$(az ml registry list --query '[].name' -o tsv)\""
             raise UserError(Problem("no-registry-named", actual, expected, hint))
@@ -242,8 +242,8 @@ class AzureRegistry:
         raise UserError(
             Problem(
                 "no-such-version",
-                f"there is no version {version} of `{model}` that {self._repository or 'nobody'} "
-                "registered",
+                f"{self._repository or 'this repository'} has not registered version {version} "
+                f"of `{model}`",
                 f"one of: {names}" if names else "a registered model: this one has no version",
                 "ml release propose PROJECT registers the best run",
             )

@@ -53,7 +53,7 @@ def prepare(plan: Plan) -> Submission:
     code = freeze(job)
     if job.type == "automl":  # azure-ai-ml resolves its data from the working directory
         for key, data in plan.inputs.items():  # the plan's path: the entity drops `azureml:`
-            if path := assets.local(data.source or "", plan.spec.folder):
+            if path := assets.local_path(data.source or "", plan.spec.folder):
                 getattr(job, key).path = str(path.resolve())
     digests = [*code.values()]
     name = str(job.name or "") or _name(plan, _digest(plan, spec.document.copy(), digests))

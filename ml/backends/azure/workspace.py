@@ -212,7 +212,7 @@ class Workspace:
 
         uri = self._resource.mlflow_tracking_uri
         if not uri:
-            raise DecodeError(f"the workspace {self.name} was answered without its tracking URI")
+            raise DecodeError(f"the response for the workspace {self.name} has no tracking URI")
         host = uri.partition("/mlflow/")[0]
         return self._signed_in(self.address, host.replace("azureml:", "https:"))
 
@@ -470,7 +470,7 @@ def _document(response: Any, demanded: str = "") -> dict[str, Any]:
     if not isinstance(answer, dict) or (demanded and demanded not in answer):
         what = f"an object with `{demanded}`" if demanded else "an object"
         path = urlsplit(str(response.request.url)).path
-        raise DecodeError(f"{path} was not answered by JSON, {what}", response=response)
+        raise DecodeError(f"the response of {path} is not {what} as JSON", response=response)
     return answer
 
 
@@ -510,4 +510,4 @@ def _workflow_token() -> str:
         with urlopen(request, timeout=30) as response:
             return str(json.load(response)["value"])
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
-        raise ClientAuthenticationError(f"GitHub gives this job no token: {error}") from error
+        raise ClientAuthenticationError(f"GitHub returned no OIDC token: {error}") from error

@@ -177,14 +177,14 @@ class LocalBackend:
                 if not data.is_literal and (data.path or data.source) and data.mode in COPIED
             ]
             lines += [
-                f"local: variable `{name}` of the job → this run's own, on this machine"
+                f"local: variable `{name}` of the job → overridden by this run's value"
                 for name in process_environment.TRACKING
                 if name in command.environment_variables
             ]
         lines += registration.differences(plan)
         for places in (plan.places, *(command.places for command in commands(plan))):
             lines += [
-                f"local: `{field}` ({place}) has no meaning here"
+                f"local: `{field}` ({place}) is ignored on this machine"
                 for field, place in places.items()
                 if field in MEANINGLESS
             ]
@@ -249,7 +249,7 @@ def _launching(command: CommandPlan, is_isolated: bool) -> Iterator[Problem]:
         yield Problem(
             "unsupported-distribution",
             f"the job is launched by {launcher.type}",
-            f"one of {', '.join(sorted(distribution.LAUNCHERS))}: this machine has no other",
+            f"one of {', '.join(sorted(distribution.LAUNCHERS))}, which a local run supports",
             "delete `distribution:` to run one process",
             launcher.place,
         )

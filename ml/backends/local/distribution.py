@@ -92,12 +92,12 @@ def differences(plan: CommandPlan) -> Iterator[str]:
             yield f"local: {nodes} nodes without `distribution` → the command runs once"
         return
     processes = f"{plan.processes} process{'' if plan.processes == 1 else 'es'}"
-    many = f", standing for {nodes} nodes that share one working copy" if nodes > 1 else ""
+    many = f", instead of {nodes} nodes; they share one working copy" if nodes > 1 else ""
     yield f"local: {launcher.type} → {processes} of this machine{many}"
     if launcher.type == "mpi" and open_mpi(None) is None:
         yield (
-            "local: mpirun of Open MPI → not on this machine; the processes are started with its "
-            "variables, MPI itself is not there"
+            "local: Open MPI's mpirun is not installed → the processes start with its variables, "
+            "but without MPI"
         )
 
 

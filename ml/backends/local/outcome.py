@@ -102,7 +102,7 @@ def _advice(code: int) -> str:
     if code == 127:
         return "a program of the command is not on this machine; "
     if code in {-signal.SIGKILL, 128 + signal.SIGKILL}:
-        return "`ml` did not send it: the system may have run out of memory; "
+        return "`ml` did not send SIGKILL: the system may have run out of memory; "
     return ""
 
 
@@ -229,7 +229,7 @@ def beyond_azure(
         actual = f"`log_model` logged the model `{logged['model'][0][0]}`"
         problems.append((actual, "save_model into an output: Azure ML has no such request (404)"))
     place = plan.places.get("command", plan.place)
-    hint = "the run completes here, and fails or loses it on Azure ML"
+    hint = "the run completes here; on Azure ML it fails or loses this value"
     return tuple(
         Problem("azure-limit", actual, expected, hint, place, "warning")
         for actual, expected in problems

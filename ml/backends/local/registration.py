@@ -206,11 +206,11 @@ def _immutable(
 ) -> Problem:
     by = f"is registered already, by {registered.tag('run')}, with other content"
     if registered.tag("run_id") == run.id:
-        by = "was registered by this run before it was stopped, with the best trial of that time"
+        by = "was registered by this run before it was stopped, from another best trial"
     return Problem(
         "asset-immutable",
         f"`{asset}` {by}",
-        "a version that is free: assets do not change",
+        "an unused version, since assets are immutable",
         f"give `outputs.{output.name}` another `version:`, or none for the next one; "
         f"what the run wrote is kept in {repository.shown(path)}",
         output.place,

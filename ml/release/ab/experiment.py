@@ -241,7 +241,7 @@ def _check(experiment: Experiment) -> None:
         raise UserError.with_code(
             "ab-setting",
             f"effect {experiment.effect:g}, baseline {baseline}, deviation {deviation}",
-            "a larger effect: it would take too many outcomes",
+            "a larger effect: this one needs too many outcomes",
         ) from None
 
 

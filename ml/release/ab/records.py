@@ -149,7 +149,7 @@ def _add(experiment: Experiment, lines: Sequence[Mapping[str, object]]) -> None:
 def _unknown(experiment: Experiment, keys: Sequence[str]) -> UserError:
     return UserError.with_code(
         "unknown-key",
-        f"never assigned: {listed(keys)}; nothing was recorded",
+        f"these keys were never assigned: {listed(keys)}; no outcome was recorded",
         "keys that requests carried (x-routing-key), or that were assigned",
         f"ml ab assign {experiment.name} KEY…",
     )

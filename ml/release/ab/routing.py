@@ -171,7 +171,7 @@ def _check_not_rolled_back(backend: Backend, deployment: ModelDeployment, versio
     if (line := history.rolled_back(deployment)) is not None:
         raise audit.refused_before(
             line,
-            "a B that its canary has not rolled back: an experiment has no canary",
+            "a version that no canary rolled back: an experiment has no canary of its own",
             "fix its serving code, or propose it again: "
             f"ml release propose {version.project} --run {version.run}",
         )

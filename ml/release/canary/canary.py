@@ -200,7 +200,7 @@ class _Watch:
                     raise self.endpoints.failure(
                         self.baseline.slot,
                         "baseline-failed",
-                        "the second server of the version that serves has ended",
+                        "the baseline (a second server of the live version) has exited",
                         "memory for three servers during a canary",
                         "apply again",
                     )
@@ -335,7 +335,7 @@ def smoke_fault(answer: Answer, deployment: ModelDeployment, sample: Mapping[str
     if answer.status != 200 or not isinstance(answer.body, dict):
         return f"status {answer.status} to {sample}: {answer.excerpt}"
     if answer.body.get("model_digest") != deployment.digest:
-        return f"no answer of the declared model to {sample}: {answer.excerpt}"
+        return f"the answer to {sample} is not the declared model's: {answer.excerpt}"
     return ""
 
 

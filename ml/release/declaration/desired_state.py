@@ -249,7 +249,7 @@ def place_of(environment: str, on: str | None) -> str:
     if environment == LOCAL != chosen:
         raise UserError.with_code(
             "local-environment",
-            "`local` is this machine, and not on Azure ML",
+            "the environment `local` exists only on this machine, not on Azure ML",
             f"one of: {', '.join(TRACKED)}",
             "leave --on out, or name an environment: --env dev --on azure",
             exit_code=Exit.CANNOT_HONOUR,

@@ -139,7 +139,7 @@ def _demand(before: str, after: str, environment: str, values: Mapping[str, str]
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise CannotEdit(str(error)) from None
     if entry != expected or now != was:
-        raise CannotEdit("another value would change with it")
+        raise CannotEdit("another value would change too (an anchor or a merged key)")
 
 
 def _without_aliases(value: Any) -> Any:

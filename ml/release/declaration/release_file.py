@@ -190,7 +190,7 @@ class Strategy:
 
 def _readable(text: str) -> str:
     if text and (problem := not_words(text)):
-        raise settings.invalid("words with a letter, of characters that can be seen", problem)
+        raise settings.invalid("text with at least one letter and no invisible character", problem)
     return text
 
 
@@ -468,7 +468,7 @@ def complete(traffic: Mapping[str, object]) -> Strategy:
     if list(steps) != sorted(set(steps)):
         raise StrategyError("steps", f"`steps` are {list(steps)}", "percentages that rise")
     if steps[0] > HALF:
-        why = f"a first step of at most {HALF} that leaves a baseline as much as green gets"
+        why = f"a first step of at most {HALF}, so that the baseline gets as much traffic as green"
         raise StrategyError("steps", f"`steps` are {list(steps)}", why)
     if steps[-1] != 100:
         steps = (*steps, 100)

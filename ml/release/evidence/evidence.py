@@ -253,7 +253,7 @@ def load(backend: Backend, version: Version) -> Evidence:
     except (OSError, ManifestError) as error:
         return replace(nothing, mismatches=(str(error),))
     if hashlib.sha256(content).hexdigest() != version.evidence:
-        edited = f"{EVIDENCE_FILE} is not the file that was kept with the version"
+        edited = f"{EVIDENCE_FILE} differs from the file that was registered with the version"
         return replace(nothing, mismatches=(edited,))
     evidence = parse(json.loads(content))
     if evidence.schema_version != SCHEMA_VERSION:
@@ -309,7 +309,7 @@ def _identity(
 ) -> Mapping[str, str]:
     """Return the signer of the attestation; raise AttestationError if it is missing or invalid."""
     if verifier is None:
-        raise AttestationError("nothing verifies attestations here")
+        raise AttestationError("this backend cannot verify attestations")
     try:
         attestation = (version.evidence_folder / ATTESTATION).read_bytes()
     except OSError as error:
@@ -534,7 +534,7 @@ def load_reference(version: Version) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unfit(path, f"it cannot be read: {error!r}") from None
     if hashlib.sha256(evidence).hexdigest() != version.evidence:
-        raise _unfit(path, f"{EVIDENCE_FILE} is not the file that was kept with {name}")
+        raise _unfit(path, f"{EVIDENCE_FILE} differs from the file that was registered with {name}")
     if hashlib.sha256(content).hexdigest() != stated or not sound:
         raise _unfit(path, "it is not the file whose sha256 the evidence states")
     if digest != version.digest:

@@ -95,8 +95,8 @@ class ParityCheck:
                 evaluated = case.row.score if is_score else case.row.predicted
                 largest = distance
                 example = (
-                    f"to {case.request.unit} of {case.request.split} the server answers {served}, "
-                    f"evaluated was {_short(evaluated)}"
+                    f"for {case.request.unit} of {case.request.split} the server predicts "
+                    f"{served}, the evaluation {_short(evaluated)}"
                 )
         return {
             "rows": len(self.rows),
@@ -115,9 +115,7 @@ def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCh
     predictions = read_predictions(folder / PREDICTIONS, evaluation)
     rows, reason = [], ""
     if not pointer:
-        reason = (
-            "`traffic.prediction` in release.yml does not say where an answer holds the prediction"
-        )
+        reason = "set `traffic.prediction` in release.yml: the path of the prediction in a response"
     elif evaluation.requests is None:
         reason = (
             "the evaluation wrote no requests.jsonl: give `evaluate` the rows as a client sends "
@@ -163,7 +161,7 @@ def _missing_request(
     if not missing or len(requests) >= MOST_REQUESTS:
         return ""
     split, unit = missing[0]
-    return f"{REQUESTS} has no request of {unit} of {split}: `Rows.requests` are of every row"
+    return f"{REQUESTS} has no request for {unit} of {split}: `Rows.requests` needs one per row"
 
 
 def champion_on(
@@ -262,7 +260,7 @@ def _predicted(
         predicted, score = "1" if value > (threshold or 0.5) else "0", value
     else:
         words = answer.excerpt if answer.status != 200 else f"{_short(value)} at `{pointer}`"
-        raise ValueError(f"to {row.unit} its serving answers {words}")
+        raise ValueError(f"for {row.unit} its own server returns {words}")
     return replace(
         row,
         predicted=predicted,

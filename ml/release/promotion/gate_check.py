@@ -308,16 +308,16 @@ def champion_evidence(
             again = measured()
             if again.labels and _tested(again) == _tested(candidate):
                 return again
-            faults.append("it has other rows or other right answers")
+            faults.append("the new evaluation has other rows or other labels")
         except (UserError, ValueError, OSError, http.client.HTTPException) as error:
             fault = error.problems[0].actual if isinstance(error, UserError) else str(error)
             faults.append(_on_one_line(fault))
     # The gates that compare with the champion fail with this reason.
     data = ", ".join(str(dataset.asset) for dataset in theirs.data.values()) or "its data"
     wrong = (
-        f"{version} was measured on other data or other rows, and cannot be on "
-        f"these ({'; '.join(dict.fromkeys(faults))}): propose the change of the model on {data} "
-        "first, where kept predictions are compared, and the other data after it"
+        f"{version} was measured on other data or rows and cannot be measured on these "
+        f"({'; '.join(dict.fromkeys(faults))}): first propose the new model on {data}, where "
+        "stored predictions are compared, and then the new data"
     )
     return Evidence(version=champion.version, digest=champion.digest, mismatches=(wrong,))
 
@@ -437,7 +437,7 @@ def champion_of(
                 "champion-unknown",
                 f"`{name}` serves {live.deployment.digest[:19]}, which no version of `{model}` in "
                 "the registry has",
-                "the version that serves, which a new one is compared with",
+                "a registered version with the digest that the endpoint serves",
                 "find out who removed it or changed its tags, and register it again; or "
                 "`ml release rollback`",
                 exit_code=Exit.GATE_SAID_NO,

@@ -177,8 +177,8 @@ def apply(
                 entry = desired_state.read(backend, target.name, environment)
                 if approved_by and entry and not entry.serves_as(approved):
                     progress(
-                        f"{approved_by} approved {_approved(approved)}: declared meanwhile is "
-                        f"version {entry.version}, which needs an approval of its own"
+                        f"{approved_by} approved {_approved(approved)}, but version "
+                        f"{entry.version} is declared now: it needs its own approval"
                     )
                     approved_by = ""
                 rollout = plan_rollout(backend, target, environment, approved_by, progress=progress)
@@ -597,7 +597,7 @@ def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> UserErro
     )
     hint = f"{serves} still serves; propose this one again to retry it"
     if any(signal.name == "answers" and signal.alarmed for signal in outcome.signals):
-        hint += "; a field that its answers are to have is declared in `new_fields` of release.yml"
+        hint += "; declare intended new response fields in `new_fields` of release.yml"
         hint += "".join(f"; {reason}" for reason in rollout.acceptance.expired)
     requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
     return UserError.with_code(

@@ -131,7 +131,9 @@ def plan(
             "apply would refuse: this version was rolled back or withdrawn", rollout, stops=before
         )
     if (waits := _waits(rollout)) is not None:
-        return report("apply would refuse: it is not its turn", rollout, stops=waits)
+        return report(
+            "apply would refuse: the previous environment has not served it", rollout, stops=waits
+        )
     steps = tuple(_steps(rollout, serving))
     return report(f"{len(steps)} steps to version {version}", rollout, steps)
 
@@ -192,7 +194,7 @@ def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
         for stage in acceptance.strategy.stages:
             yield (
                 f"{stage} of the requests until {stage.requests} are answered, against version "
-                f"{serving.version}; back at once when it is worse"
+                f"{serving.version}; rolled back at once if it is worse"
             )
     yield f"give version {version} all the traffic; it becomes champion of {rollout.environment}"
     if serving is not None:

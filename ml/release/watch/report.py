@@ -255,7 +255,7 @@ def _version(
         raise UserError.with_code(
             "no-champion",
             f"`{model}` has no champion in {environment}",
-            "a version that was promoted, or one that is named",
+            "a promoted version, or one named with --version",
             f"--version {versions[-1].version}" if versions else "--version N",
         )
     return champion

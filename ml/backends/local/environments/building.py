@@ -226,8 +226,8 @@ def refusals(plan: Plan) -> tuple[Problem, ...]:
         Problem(
             "conda-only",
             f"`{package.dependency.text}` is only in conda channels",
-            "packages that PyPI has under that name, or one that is known to be the same",
-            "without --isolated the job runs in this interpreter, which may not need it",
+            "packages with the same or a known name on PyPI",
+            "run without --isolated, if the job works without this package",
             package.dependency.place,
         )
         for environment in every

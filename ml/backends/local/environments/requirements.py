@@ -231,13 +231,13 @@ def _installed(name: str) -> str:
 
 def _why_not(environment: Environment) -> str:
     if environment.reference == AUTOML:
-        return "on Azure its own of AutoML jobs; here what `make automl` installs"
+        return "Azure ML's built-in AutoML environment; here the packages of `make automl`"
     if environment.conda_file is not None:
-        return f"its conda file {environment.conda_file.name} is not there: nothing to compare"
+        return f"its conda file {environment.conda_file.name} does not exist: nothing to compare"
     if environment.dockerfile:
-        return "what its Dockerfile installs is not compared"
+        return "packages of its Dockerfile are not compared"
     if environment.image:
-        return "only an image, which cannot be compared"
+        return "an image, so its packages are unknown"
     if environment.reference.startswith("azureml://registries/"):
-        return "of a registry, which cannot be compared"
-    return "no spec of this repository defines it: it cannot be compared"
+        return "from a registry, so its packages are unknown"
+    return "no spec of this repository defines it, so its packages are unknown"

@@ -142,20 +142,20 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> saved_plan.Com
     if isinstance(plan, SweepPlan) and run.ended_by == "timeout" and timeout_s is None:
         used = f"`limits.timeout` ({plan.timeout_s:g} s) is used up"
         hint = f"raise the limit:  ml runs resume {run.name} --timeout SECONDS"
-        raise UserError(Problem("timeout-exceeded", used, "time that is left", hint, plan.place))
+        raise UserError(Problem("timeout-exceeded", used, "remaining time", hint, plan.place))
     if not was_stopped(run):
         raise UserError(_ended_by_itself(run))
     if timeout_s is None:
         return plan
     if not isinstance(plan, SweepPlan):
         raise UserError(
-            Problem("no-timeout", f"{run.name} is no sweep", "a sweep", "leave --timeout out")
+            Problem("no-timeout", f"{run.name} is not a sweep", "a sweep", "omit --timeout")
         )
     if timeout_s <= run.active_s:
         actual = f"--timeout {timeout_s:g}: the attempts so far ran for {run.active_s:.0f} s"
         hint = f"--timeout {run.active_s + timeout_s:.0f}"
         raise UserError.with_code(
-            "timeout-exceeded", actual, "a limit of all attempts together", hint
+            "timeout-exceeded", actual, "a limit above the time of all attempts together", hint
         )
     return replace(plan, timeout_s=timeout_s)
 

@@ -104,7 +104,7 @@ def script_imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
         if file.suffix in {".py", ".so", ".pyc"} or (file / "__init__.py").is_file():
             spec = PathFinder.find_spec(file.name.partition(".")[0], _SITE)
             if spec is not None and spec.loader is not None:
-                raise Unfit(f"`{spec.name}` of the code hides another module of that name")
+                raise Unfit(f"the code's module `{spec.name}` shadows an installed module")
     return tuple(names)
 
 
@@ -149,7 +149,7 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 SWITCH = "MLOPS_POOL"
 FORKED = "forked after its imports"
-SINGLE = "a single run would wait for the same imports"
+SINGLE = "a fork does not speed up a single run"
 # The maximum number of forkservers: enough for a pipeline's sweeps, and each needs memory.
 MOST = 4
 # Package → a module that it imports lazily, to be imported too.
@@ -210,7 +210,7 @@ class Pool:
         settings = self._settings(invocation, job, snapshot)
         if settings not in self._servers:
             if len(self._servers) >= MOST:
-                raise Unfit(f"{MOST} forkservers run for others")
+                raise Unfit(f"{MOST} forkservers are already running, the maximum")
             try:
                 self._servers[settings] = ForkServer(settings, self.reaper)
             except OSError as error:
@@ -231,7 +231,7 @@ class Pool:
             raise Unfit("the job has no code")
         for name in _READ_AT_START:
             if (snapshot.folder / name).exists():
-                raise Unfit(f"the code has {name}, which is read before the script")
+                raise Unfit(f"the code contains {name}, which Python reads at its start")
         program = shutil.which(invocation.program, path=job.environment["PATH"])
         # Built environments link to the same Python: compare the folders, not the resolved file.
         if program is None or not Path(program).parent.samefile(Path(sys.executable).parent):
@@ -247,7 +247,7 @@ class Pool:
             if name.startswith("PYTHON") and name not in {"PYTHONHASHSEED", "PYTHONUNBUFFERED"}:
                 raise Unfit(f"{name} is set")
             if str(job.cwd.parent) in value:
-                raise Unfit(f"{name} is another for every trial")
+                raise Unfit(f"{name} differs between trials")
         key = (snapshot.digest, invocation.target, invocation.is_module)
         if key not in self._modules:
             self._modules[key] = script_imports(snapshot.folder, invocation)
