@@ -47,23 +47,32 @@ PREDICTION = "prediction"
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split; each field has one entry per row."""
+    """The rows of one split; each field has one entry per row.
+
+    `labels`: 0 and 1 (binary), labels (multiclass, ranking), numbers (regression), boxes
+    (detection) or `Actuals` (forecasting).
+    `scores`: the predictions: probability of 1 (binary), a column per class (multiclass:
+    probabilities; ranking: any score), numbers (regression), or padded arrays (others).
+    `slices`: dimension → the slice of each row, "" for none.
+    `groups`: the bootstrap draws all rows of a group together.
+    `identifiers`: find test rows among the training rows; by default the `ids`.
+    `columns`: the columns of the table, for custom metrics.
+    `folds`: fold numbers of rows with out-of-fold predictions.
+    `requests`: the endpoint's request for each row; the response must match the score (gate
+    `serving`).
+    `threshold`: a binary row with a higher score is predicted as "1".
+    """
 
     ids: Sequence[str]
-    # 0 and 1 (binary), labels (multiclass, ranking), numbers (regression), boxes (detection) or
-    # `forecasting.Actuals`.
     labels: Sequence[Any] | NDArray[Any]
-    # The predictions: probability of 1 (binary), a column per class (multiclass: probabilities;
-    # ranking: any score), numbers (regression), or the arrays of `tasks._of_boxes`, `_of_series`.
     scores: NDArray[Any] | Sequence[Any] = ()
-    slices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # dimension → slices or ""
-    groups: Sequence[str] = ()  # the bootstrap draws all rows of a group together
-    identifiers: Sequence[str] = ()  # to find test rows in training; by default `ids`
-    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # for custom metrics
-    folds: Sequence[int] = ()  # fold numbers of rows with out-of-fold predictions
-    # The endpoint's request for each row; its response must match the score (gate `serving`).
+    slices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    groups: Sequence[str] = ()
+    identifiers: Sequence[str] = ()
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    folds: Sequence[int] = ()
     requests: Sequence[Mapping[str, object]] = ()
-    threshold: float = 0.5  # binary: a higher score predicts "1"
+    threshold: float = 0.5
 
     @property
     def recognised_by(self) -> Sequence[str]:
@@ -73,15 +82,20 @@ class Rows:
 
 @dataclass(frozen=True)
 class Training:
-    """Facts about the training of the model."""
+    """Facts about the training of the model.
 
-    rows: Rows  # the training rows; a constant prediction of their labels is the default baseline
+    `rows`: the training rows; a constant prediction of their labels is the default baseline.
+    `refits`: the primary metric on validation of two or more trainings that differ only in `over`
+    (seeds, folds, epochs).
+    `seconds`: the duration of the training.
+    """
+
+    rows: Rows
     hyperparameters: Mapping[str, str | int | float | bool]
-    # Primary metric on validation of two or more trainings that differ only in `over`.
     refits: Sequence[float]
     seconds: float
     seed: int = 0
-    over: str = "seeds"  # or "folds", "epochs"
+    over: str = "seeds"
     threads: int = 1
     feature_set_hash: str = ""
     training_set: TrainingSet | None = None
@@ -89,12 +103,16 @@ class Training:
 
 @dataclass(frozen=True)
 class Features:
-    """The model's numeric inputs for the first test split; in a ranking, of its right answers."""
+    """The model's numeric inputs `table` (rows, features) for the first test split.
+
+    In a ranking, the rows are those of the right answers. `categorical` has the indices of columns
+    with category codes. `inputs` are the same rows with one column per feature instead of one-hot
+    columns, for the leakage checks.
+    """
 
     names: Sequence[str]
-    table: NDArray[Any]  # (rows, features)
-    categorical: Collection[int] = ()  # indices of the columns with category codes
-    # The same rows with one column per feature instead of one-hot columns, for the leakage checks.
+    table: NDArray[Any]
+    categorical: Collection[int] = ()
     inputs: Features | None = None
 
 
@@ -132,20 +150,20 @@ def evaluate(
 ) -> Evaluation:
     """Measure the model on `splits`, write the files to `folder`, and return the evaluation.
 
-    splits: `validation` and the test splits. Slices, contributions and leakage checks of features
-      use the first test split.
-    contributions: or the reason why there are none, which the gate accepts only for a model without
-      features.
-    model, digest: the endpoint's name, and the digest of the model folder from `verify`.
-    unit: noun for a row, by default the task's. resampled: noun for a group of `Rows.groups`.
-    classes: names of the columns of the scores (multiclass, ranking).
-    identified_by: noun for `Rows.identifiers`.
-    baseline, baseline_from: metrics that a first version must beat, and a description of their
-      model; by default a constant prediction. A weaker baseline gives a warning.
-    leakage: additional checks, such as `not_later`. A leak gives a warning here and fails the gate.
-    inputs, joined: the request columns and the values of each feature set, for reference.json.
-    custom_metrics: the project's metrics.
-    linear: metrics of a linear model on the first test split, for reports only.
+    `splits`: `validation` and the test splits. Slices, contributions and leakage checks of features
+    use the first test split.
+    `contributions`: or the reason why there are none, which the gate accepts only for a model
+    without features.
+    `model`, `digest`: the endpoint's name, and the digest of the model folder from `verify`.
+    `unit`, `resampled`: nouns for a row (default: the task's) and for a group of `Rows.groups`.
+    `classes`: names of the columns of the scores (multiclass, ranking).
+    `identified_by`: noun for `Rows.identifiers`.
+    `baseline`, `baseline_from`: metrics that a first version must beat, and a description of their
+    model; by default a constant prediction. A weaker baseline gives a warning.
+    `leakage`: additional checks, such as `not_later`. A leak gives a warning and fails the gate.
+    `inputs`, `joined`: request columns, and values of each feature set, for reference.json.
+    `custom_metrics`: the project's metrics.
+    `linear`: metrics of a linear model on the first test split, for reports only.
 
     Raises EvaluationRefused if the evaluation would be invalid, ValueError if lengths differ.
     """

@@ -44,7 +44,7 @@ def bounds(low: float = 0.0, high: float = MOST) -> Mapping[str, object]:
 
 @dataclass(frozen=True)
 class Estimate(Record):
-    """A metric on a split: its value, the 95 % interval around it, and how many units it counts."""
+    """A metric on a split: its value, 95 % confidence interval and number of units."""
 
     value: float = math.nan
     low: float = math.nan
@@ -60,9 +60,9 @@ Metrics = Mapping[str, Mapping[str, Estimate]]
 
 @dataclass(frozen=True)
 class Disparity(Record):
-    """The difference of a metric between slices of `split`: the lowest and the highest of them.
+    """The difference of a metric between the `lowest` and the `highest` slice of `split`.
 
-    Only slices of enough units are compared; `slices` is their number.
+    Only slices with enough units are compared; `slices` is their number.
     """
 
     split: Text = None
@@ -82,7 +82,7 @@ class Contribution(Record):
 
 @dataclass(frozen=True)
 class Explanation(Record):
-    """How the contributions were computed, over how many rows; or the `reason` why there are none.
+    """The method and the number of rows of the contributions, or the `reason` why there are none.
 
     `error` is the largest difference between a row's score and the sum of its contributions,
     relative to the score: 0 except for rounding if the method is exact. For permutation
@@ -100,8 +100,8 @@ class Check(Record):
     """A check for leakage: the `value` measured on `of` (a feature, a column) over `units` rows.
 
     `ml.measures.leakage` defines each `check` (`feature.auc`, `identifiers.shared`, …); `actual` is
-    the sentence for people. `training` and `test` are the compared identifiers, hashed, which are
-    stored in a separate file.
+    the text for reports. `training` and `test` are the hashes of the compared identifiers, which
+    are stored in a separate file.
     """
 
     check: Text = None
@@ -177,7 +177,7 @@ class TrainingSet(Record):
 
 @dataclass(frozen=True)
 class KeptPredictions(Record):
-    """The hashed predictions from which every metric follows."""
+    """The file of predictions from which all metrics can be recomputed, with its sha256."""
 
     file: Text = None
     sha256: Text = None

@@ -24,13 +24,17 @@ LIST = "figures.json"
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The argument of a chart function: the results of a run."""
+    """The results of a run, the argument of a chart function.
+
+    `metrics` has the last value of each metric. `predictions` is predictions.csv of the evaluation,
+    or None without one. `outputs` maps an output's name to its folder or file.
+    """
 
     name: str
-    metrics: Mapping[str, float]  # last value of each metric
+    metrics: Mapping[str, float]
     parameters: Mapping[str, Any]
-    predictions: Path | None  # predictions.csv of the evaluation, if there is one
-    outputs: Mapping[str, Path]  # output name → folder or file
+    predictions: Path | None
+    outputs: Mapping[str, Path]
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> RunFiles:

@@ -55,7 +55,7 @@ class Faq:
 
 @dataclass(frozen=True)
 class DataSchema:
-    """The tables of a data asset, and what to do with rows that break its rules."""
+    """The schema of a data asset's tables, and the handling of invalid rows."""
 
     layout: str  # `tsv` or `intents`
     tables: dict[str, TableSchema]  # by file name

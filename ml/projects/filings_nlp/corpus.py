@@ -71,7 +71,7 @@ class Split:
 
     @property
     def days(self) -> Sequence[np.datetime64]:
-        """The filing date of each filing."""
+        """The date of each filing."""
         return [np.datetime64(datetime.fromisoformat(time).date()) for time in self.times]
 
 

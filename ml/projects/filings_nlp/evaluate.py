@@ -161,7 +161,7 @@ def shapley(classifier: Classifier, documents: Sequence[Encoded]) -> Contributio
 
 
 def _lengths(corpus: Corpus) -> NDArray[np.float64]:
-    """Return the number of words of each section of the test: they must not reveal the event."""
+    """Return the number of words per section, (test documents, sections), for the leakage check."""
     return np.array(
         [
             [sum(map(len, sentences(document[name]))) for name in SECTIONS]

@@ -221,16 +221,21 @@ def _is_positive(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one split; each field has one item per row, or is ()."""
+    """The rows of one split; each field has one item per row, or is ().
+
+    `labels` are 0 and 1 (binary), texts (multiclass) or numbers (regression). `rows` are the
+    features in the order of the schema, `requests` the test rows as a client sends them. `times`
+    are in seconds since 1970.
+    """
 
     ids: Sequence[str]
-    labels: NDArray[Any]  # 0 and 1 (binary), texts (multiclass) or numbers (regression)
-    rows: Sequence[Sequence[Value]]  # the features, in the order of the schema
-    slices: Mapping[str, Sequence[str]]  # by column
+    labels: NDArray[Any]
+    rows: Sequence[Sequence[Value]]
+    slices: Mapping[str, Sequence[str]]
     groups: Sequence[str] = ()
-    times: Sequence[float] = ()  # seconds since 1970
-    folds: Sequence[int] = ()  # fold numbers from 0
-    requests: Sequence[Mapping[str, object]] = ()  # test rows as a client sends them
+    times: Sequence[float] = ()
+    folds: Sequence[int] = ()
+    requests: Sequence[Mapping[str, object]] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -355,7 +360,7 @@ class Dataset:
         return [not_later(self.train.times, self.test.times, self.about.time)]
 
     def inputs(self) -> dict[str, tuple[Any, list[Value]]]:
-        """Return feature → (kind, values of all rows), without empty features, for `evaluate`."""
+        """Return feature → (kind, values of all rows) for `evaluate`, without empty features."""
         rows = [row for split in self.splits.values() for row in split.rows]
         return {
             column.name: (

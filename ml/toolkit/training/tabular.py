@@ -114,7 +114,7 @@ class Tabular:
         others: bool = False,
         folds: bool = True,
     ) -> Dataset:
-        """Read and split the table, with the columns of feature sets; see `read_dataset`."""
+        """Return the table with the columns of feature sets, split as by `read_dataset`."""
         return read_dataset(
             folder,
             self.schema,
