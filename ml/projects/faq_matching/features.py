@@ -87,7 +87,7 @@ def _lengths(texts: Sequence[str]) -> Array:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The own texts of all entries and the similarity between entries."""
+    """The vectors of the entries' questions and answers, and the similarity between entries."""
 
     questions: Texts
     answers: Texts

@@ -290,7 +290,7 @@ class Dataset:
 
     @property
     def test(self) -> Split:
-        """The rows for the gates."""
+        """The test rows, on which the gates compare versions."""
         return self.splits[TEST]
 
     @property
@@ -445,7 +445,7 @@ def _in_file(schema: TableSchema, about: Target, features: FeatureJoin | None) -
 
 
 def _cells(columns: Sequence[Column], row: Mapping[str, str], joined: Row) -> list[str]:
-    """Return the cells of a row in the order of all columns, with the joined features."""
+    """Return a row's cells in the order of `columns`, including the joined features as texts."""
     values = {name: "" if value is None else str(value) for name, value in joined.items()}
     return [values[column.name] if column.feature_set else row[column.name] for column in columns]
 

@@ -97,7 +97,7 @@ class Model(Answering, Protocol):
 
 @dataclass(frozen=True)
 class Tabular:
-    """The parts of a project of one table."""
+    """The definition of a one-table project: schema, model, encoding, metrics, feature sets."""
 
     schema: Path
     model: Model
@@ -426,7 +426,7 @@ class Linear:
     """
 
     def __init__(self, task: str, classes: int) -> None:
-        """`task` is binary, multiclass or regression; `classes` is their number in multiclass."""
+        """Set the task (binary, multiclass, regression) and, for multiclass, the class count."""
         self.name = "ridge regression" if task == "regression" else "logistic regression"
         self._task, self._classes = task, classes
 
