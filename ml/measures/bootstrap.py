@@ -1,4 +1,4 @@
-"""Compute confidence intervals by a seeded bootstrap over the right unit.
+"""Compute confidence intervals by a seeded bootstrap over independent units.
 
 The bootstrap draws independent units: a question, or, if rows are dependent, all rows of an
 entity or of a block of time at once. Drawing dependent rows one by one would overstate the
@@ -22,7 +22,7 @@ Values = NDArray[np.float64]
 Groups = Sequence[str] | NDArray[Any]
 SAMPLES = 2000
 LEVEL = 0.95
-# The most numbers of one chunk of draws in memory.
+# Maximum number of values of a chunk of draws, to limit memory.
 _HELD = 500_000
 # With fewer groups an interval over them is unreliable (Cameron, Gelbach and Miller 2008).
 FEWEST_GROUPS = 10
@@ -52,10 +52,10 @@ def resampled_means(
 def drawn_times(
     count: int, seed: int = 0, groups: Groups | None = None, samples: int = SAMPLES
 ) -> Iterator[Values]:
-    """Draw `count` rows, or whole groups of them, with replacement.
+    """Yield how often each of `count` rows is drawn, in chunks (draws, rows).
 
-    Yields how often each row was drawn, in chunks (draws, rows). `groups` has one label per row.
-    Raises ValueError for fewer than `FEWEST_GROUPS` groups.
+    Rows, or with `groups` (one label per row) whole groups, are drawn with replacement. Raises
+    ValueError for fewer than `FEWEST_GROUPS` groups.
     """
     numbers = None if groups is None else _numbered(groups)
     among = count if numbers is None else int(numbers.max()) + 1
@@ -69,7 +69,7 @@ def drawn_times(
 
 
 def weighted_sums(times: Values, values: Values) -> Values:
-    """Return the sum of the values in each draw.
+    """Return the weighted sum of `values` (rows,) in each draw, given `times` (draws, rows).
 
     It avoids `times @ values`, since BLAS threads wait for each other on a busy machine.
     """
@@ -87,7 +87,7 @@ def _numbered(groups: Groups) -> NDArray[np.int64]:
 def bounds(drawn: Values) -> tuple[float, float]:
     """Return the ends of the percentile interval, rounded outwards to actual draws.
 
-    They are not interpolated, so they may be infinite.
+    Without interpolation, infinite draws are supported.
     """
     ordered = np.sort(drawn)
     last = len(ordered) - 1

@@ -1,4 +1,4 @@
-"""Store what each feature contributes to a model's predictions, as its library computed it."""
+"""Store each feature's contributions to a model's predictions (SHAP or permutation values)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from ml.measures.schema import Contribution
 
-# The contributions per row, written beside evaluation.json for reports on this machine. They are
-# not evidence: evidence has only the shares.
+# The contributions per row, for local reports only: the evidence has only the features' shares.
 FILE = "contributions.json"
-# The most features that are written: those with the largest shares.
+# Maximum number of features that are written, those with the largest shares.
 MOST_FEATURES = 30
-# The method of a model without exact contributions, and how often each feature is shuffled.
+# The method for models without exact contributions, and its number of shuffles per feature.
 PERMUTATION, REPEATS = "permutation importance", 5
 
 
@@ -27,19 +26,17 @@ PERMUTATION, REPEATS = "permutation importance", 5
 class Contributions:
     """The contributions of the features to the scores of some rows.
 
-    `values` is scores × features; `rows` is the number of rows, each of which has one score, or one
-    per class. `error` is the largest difference between a score and the sum of its contributions,
-    relative to the scores: 0 except for rounding if the `method` is exact. Permutation importances
-    do not add up to a score: their `values` are one row, and `error` is the largest standard error
-    of one, relative to their sum. `names` are the features, if they differ from the model's
-    columns.
+    With several classes, a row has one score per class. Permutation importances do not add up to a
+    score: they are a single row of `values`.
     """
 
-    values: NDArray[Any]
-    rows: int
+    values: NDArray[Any]  # (scores, features)
+    rows: int  # number of explained rows
     method: str
+    # Largest |score − sum of its contributions| relative to the scores: only rounding if the method
+    # is exact. For permutation importances: the largest standard error relative to their sum.
     error: float
-    names: Sequence[str] = ()
+    names: Sequence[str] = ()  # the features, if they are not the model's columns
 
     def shares(self, names: Sequence[str]) -> tuple[Contribution, ...]:
         """Return each feature's share of the mean absolute contribution, largest first.
@@ -58,8 +55,7 @@ def permuted(
 ) -> Contributions:
     """Return the permutation importance of each feature (Breiman, Machine Learning 45, 2001).
 
-    It is the mean rise of the loss when the feature's values are shuffled, 0 if it falls, as in
-    scikit-learn.
+    It is the mean rise of `loss(rows)` when the feature's values are shuffled, but at least 0.
     """
     generator, table = np.random.default_rng(0), np.array(rows, dtype=object)
     rises = np.full((REPEATS, len(names)), -loss(table.tolist()))
@@ -75,7 +71,7 @@ def permuted(
 
 @dataclass(frozen=True)
 class ExplainedRows:
-    """What each feature added to the score of each row."""
+    """Inputs and contributions of the explained rows: contributions.json."""
 
     ids: Sequence[str]  # of the rows
     names: Sequence[str]  # of the features, largest share first
@@ -85,7 +81,7 @@ class ExplainedRows:
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write contributions.json, in four digits."""
+        """Write contributions.json with four significant digits."""
         document = {
             "ids": list(self.ids),
             "names": list(self.names),
@@ -98,7 +94,7 @@ class ExplainedRows:
 
     @classmethod
     def read(cls, folder: Path) -> ExplainedRows | None:
-        """Read the rows of a folder; None without the file, ValueError for another format."""
+        """Read contributions.json; return None without it, raise ValueError if it is invalid."""
         try:
             document = json.loads((folder / FILE).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -126,9 +122,9 @@ def explained_rows(
     table: NDArray[Any],
     categories: Mapping[str, Sequence[str]],
 ) -> ExplainedRows | None:
-    """Return the contributions with their rows, the first ones of `ids` and `table`.
+    """Return the contributions with the first rows of `ids` and `table`, which they explain.
 
-    Returns None for several classes, since such a row has a score per class.
+    Returns None if rows have a score per class, or for permutation importances.
     """
     if len(contributions.values) != contributions.rows:
         return None

@@ -1,10 +1,10 @@
-"""Measure object detection with pycocotools: which boxes are right, and the average precision.
+"""Measure object detection with pycocotools: box matching and average precision.
 
 A unit is an image. Its label is its boxes, `[[x1, y1, x2, y2], …]` in pixels; the prediction is
 boxes with scores, `[[x1, y1, x2, y2, score], …]`. predictions.csv has both as JSON. The matching
-is COCO's (https://cocodataset.org/#detection-eval): up to 100 boxes an image, each matched to the
-object that it overlaps most among those that no higher-scored box has. The average precision is
-the mean precision at 101 recalls.
+is COCO's (https://cocodataset.org/#detection-eval): up to 100 boxes per image, by falling score,
+each match the unmatched object with the highest IoU. The average precision is the mean precision at
+101 recalls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Matches:
     """The predicted boxes of some images, highest score first."""
 
     image: NDArray[np.int64]  # (boxes): index of the image
-    right: NDArray[np.bool_]  # (OVERLAPS, boxes): whether it matches an object at that IoU
+    right: NDArray[np.bool_]  # (OVERLAPS, boxes): whether the box matches an object at that IoU
     objects: Values  # (images): number of objects
 
 
@@ -69,7 +69,7 @@ def read(text: str, numbers: int) -> NDArray[np.float64]:
 
 
 def padded(boxes: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the scored boxes of several images as one array (images, most, 5), padded with NaN.
+    """Return scored boxes per image as one array (images, boxes, 5), padded with NaN.
 
     That is the format of `scores` in `Rows`.
     """
@@ -85,12 +85,12 @@ def certain(text: str) -> int:
 
 
 def matches(expected: Sequence[str], predicted: Sequence[str]) -> Matches:
-    """Match predicted boxes with the objects of each image (COCO evaluation)."""
+    """Match predicted boxes with each image's objects (COCO); texts are those of `written`."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
     truth, answers = [read(text, 4) for text in expected], [read(text, 5) for text in predicted]
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
         data = [COCO(), COCO()]
         for coco, rows in zip(data, (truth, answers), strict=True):
             coco.dataset = {
@@ -141,12 +141,12 @@ def average_precisions(matched: Matches, times: Values) -> Values:
     weights = times.take(matched.image, axis=1)
     every = np.maximum(weights.cumsum(axis=1), 1.0)
     for index, right in enumerate(matched.right):
-        # Recall rises only at boxes that are right.
+        # Recall rises only at matched boxes.
         columns = np.flatnonzero(right)
         if not len(columns):
             continue
         hits = weights[:, columns].cumsum(axis=1)
-        # The best precision at this recall or a higher one.
+        # Interpolated precision: the maximum at this or a higher recall.
         precision = hits / every[:, columns]
         precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
         for draw, (hit, count) in enumerate(zip(hits, objects.tolist(), strict=True)):

@@ -1,8 +1,8 @@
 """Read and write evaluation.json: the metrics of a model, and the predictions behind them.
 
-`predictions.csv` has one row per unit (a question, say) of a split. Every metric can be
-recomputed from it, also by slice, and evaluation.json has its sha256. Missing, NaN and infinite
-values are neither written nor read.
+`predictions.csv` has one row per unit (such as a question) of a split. All metrics, also those of
+slices, can be recomputed from it; evaluation.json has its sha256. Missing, NaN and infinite values
+are rejected on writing and reading.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from ml.measures.schema import (
 from ml.measures.tasks import TASKS, Task, fault, metrics_of, probabilities_fault
 
 REQUESTS = "requests.jsonl"
-# The most requests that are kept.
+# Maximum number of requests that are written.
 MOST = 10_000
-# A numeric field may have many values: only its least and greatest are sent to the server.
+# Keys for the smallest and the largest value of a numeric field.
 _LEAST, _GREATEST = "least", "greatest"
 
 
 class RequestsRefused(ValueError):
-    """The file of requests differs from the one that the evaluation wrote."""
+    """Raised if the file of requests is unreadable or differs from its recorded sha256."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The request for the prediction of one unit of a split."""
+    """The endpoint request that predicts one unit of a split."""
 
     split: str
     unit: str
@@ -51,10 +51,10 @@ class Request:
 
 
 def covering(requests: Sequence[Request], most: int = MOST) -> list[Request]:
-    """Return up to `most` requests, ordered so that every prefix covers as much as possible.
+    """Return up to `most` requests, ordered so that the first ones cover the most values.
 
-    First come requests with each text and each missing value of every field, and with its least and
-    greatest number, fields with few values first; then the others.
+    First come requests that cover every text, every missing value, and the smallest and largest
+    number of each field, fields with few values first. Then come the others.
     """
     holders: dict[str, dict[object, int]] = {}
     extremes: dict[str, dict[str, tuple[float, int]]] = {}
@@ -89,7 +89,7 @@ def _leaves(value: object, place: str) -> Iterator[tuple[str, object]]:
 
 
 def content(requests: Sequence[Request]) -> bytes:
-    """Return the content of the file; raise ValueError for a number that JSON does not have."""
+    """Return the content of requests.jsonl; raise ValueError for NaN or infinity."""
     lines = (json.dumps(asdict(row), allow_nan=False, ensure_ascii=False) for row in requests)
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -103,7 +103,7 @@ def read_requests(path: Path, digest: str) -> list[Request]:
     if sha256(text).hexdigest() != digest:
         raise RequestsRefused(f"{path.name} is not the file whose sha256 the evidence states")
     try:
-        # splitlines() would also split at the separators that a text may hold.
+        # splitlines() would also split at Unicode separators within texts.
         requests = [Request(**json.loads(line)) for line in text.decode().split("\n") if line]
     except (ValueError, TypeError, RecursionError) as error:
         raise RequestsRefused(f"{path.name}: {error}") from None
@@ -115,30 +115,30 @@ def read_requests(path: Path, digest: str) -> list[Request]:
 EVALUATION = "evaluation.json"
 PREDICTIONS = "predictions.csv"
 COLUMNS = ("unit", "split", "group", "expected", "predicted", "rank", "score")
-# Behind them one column a dimension that slices the units, such as `slice:topic`, one a class of a
-# multiclass model, such as `probability:setosa`, and the value of each custom
-# metric: `metric:cost`, and `weight:cost` where it is a ratio of sums.
+# Prefixes of the further columns: one per slice dimension (`slice:topic`), one per class of a
+# multiclass model (`probability:setosa`), one per custom metric (`metric:cost`) and, if it is a
+# ratio of sums, its weight (`weight:cost`).
 SLICE, PROBABILITY, METRIC, WEIGHT = "slice:", "probability:", "metric:", "weight:"
 
 
 class EvaluationRefused(ValueError):
-    """An evaluation has an invalid field; the message names the field."""
+    """Raised if an evaluation is invalid; the message names the field."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The first prediction for one unit, with the fields of `ml.measures.metrics.ScoredRows`."""
+    """A row of predictions.csv: the prediction for one unit, with the fields of `ScoredRows`."""
 
-    unit: str  # an id; a unit that is in both validation and a test split is a leak
+    unit: str  # an id; a unit in both validation and a test split is a leak
     split: str
     slices: Mapping[str, str]  # dimension → the unit's slice; "" for none
     expected: str
     predicted: str
     rank: int = 0
     score: float = 0.0
-    # What the bootstrap draws as a whole (an entity, a block of time); "" to draw single units.
+    # The bootstrap draws all units of a group (an entity, a time block) together; "" for none.
     group: str = ""
-    # Multiclass: class → probability, of all classes or, if there are many, of none.
+    # Multiclass: class → probability; empty if there are many classes.
     probabilities: Mapping[str, float] = field(default_factory=dict)
     # Custom metric → [value], or [value, weight] for a ratio of sums.
     custom: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -150,11 +150,11 @@ def write_evaluation(
     predictions: Sequence[Prediction],
     requests: Sequence[Request] = (),
 ) -> None:
-    """Write the files of an evaluation.
+    """Write evaluation.json, predictions.csv and, if there are any, requests and identifiers.
 
-    Raises EvaluationRefused, and writes nothing, if a number is not finite, if a unit lacks a
-    dimension, if groups and `resampled` contradict each other, or if a request's unit has no
-    prediction.
+    Raises EvaluationRefused, and writes nothing, if a number is not finite, a prediction is invalid
+    for the task, a unit lacks a dimension, groups contradict `resampled`, or a request's unit has
+    no prediction.
     """
     dimensions = tuple(predictions[0].slices) if predictions else ()
     classes = tuple(predictions[0].probabilities) if predictions else ()
@@ -218,7 +218,7 @@ def write_evaluation(
 
 
 def read_evaluation(folder: Path) -> Evaluation:
-    """Read evaluation.json; raise EvaluationRefused if it is invalid or predictions changed."""
+    """Read evaluation.json; raise EvaluationRefused if it is invalid or predictions.csv changed."""
     try:
         document = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))
         content = (folder / PREDICTIONS).read_bytes()
@@ -259,7 +259,7 @@ def check(document: object) -> Evaluation:
 
 
 def task_of(evaluation: Evaluation) -> Task:
-    """Return the task, by default a ranking; raise EvaluationRefused for an unknown one."""
+    """Return the evaluation's task (default: ranking); raise EvaluationRefused if unknown."""
     task: Task | None = next(
         (kind for kind in TASKS if kind == (evaluation.task or "ranking")), None
     )
@@ -269,7 +269,10 @@ def task_of(evaluation: Evaluation) -> Task:
 
 
 def custom_metrics(stated: Mapping[str, StatedMetric]) -> Mapping[str, CustomMetric]:
-    """Return the custom metrics that an evaluation states, by name; refuses others."""
+    """Return the custom metrics declared in an evaluation, sorted by name.
+
+    Raises EvaluationRefused if a declaration is invalid.
+    """
     try:
         return {name: CustomMetric.of_statement(metric) for name, metric in sorted(stated.items())}
     except ValueError as error:
@@ -277,7 +280,7 @@ def custom_metrics(stated: Mapping[str, StatedMetric]) -> Mapping[str, CustomMet
 
 
 def custom_columns(custom: Mapping[str, CustomMetric]) -> list[str]:
-    """Return the columns of predictions.csv that hold these custom metrics."""
+    """Return the columns of predictions.csv for these custom metrics."""
     return [
         column
         for name, metric in custom.items()
@@ -288,9 +291,7 @@ def custom_columns(custom: Mapping[str, CustomMetric]) -> list[str]:
 def wrong_primary(
     task: object, metric: object, goal: object, custom: Mapping[str, CustomMetric] | None = None
 ) -> str:
-    """Why versions of a model of that task cannot be compared by the metric, or ""; `custom` are
-    the custom metrics.
-    """
+    """Return why `metric` with `goal` cannot be the primary metric of the task, or ""."""
     if not isinstance(task, str) or task not in TASKS:
         return f"task is {task!r}, not one of {', '.join(TASKS)}"
     try:
@@ -311,7 +312,7 @@ def _check_estimate(estimate: Estimate, place: str) -> None:
 
 
 def _finite(value: object, place: str) -> None:
-    """Walk the whole document: no None, NaN, infinity or empty key anywhere."""
+    """Raise EvaluationRefused if the document has None, NaN or infinity anywhere."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             _finite(inner, f"{place}.{key}".lstrip("."))

@@ -1,4 +1,4 @@
-"""Measure how far a metric differs between slices of the data, with Fairlearn's MetricFrame."""
+"""Measure the differences of metrics between slices, with Fairlearn's MetricFrame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ml.measures.metrics import Metric, ScoredRows, value, values
 from ml.measures.schema import Disparity
 
-# Slices of fewer units are not compared: their difference is mostly chance.
+# Minimum number of units of a slice; the differences of smaller slices are mostly chance.
 FEWEST = 20
 
 

@@ -1,9 +1,9 @@
 """Measure forecasts of time series: the seasonal naive baseline, errors, and their CSV format.
 
-A unit is the forecast of one series from one cutoff, the last time whose value is known: one
-value and one interval per step. In predictions.csv, its `expected` text holds the actual values,
-the seasonal naive forecast and the scale; its `predicted` text holds `[value, low, high]` per
-step. A step without an actual value (a gap, a day without stock) is left out of every error.
+A unit is the forecast of one series from one cutoff, the last time with a known value. It has one
+value and one interval per step. In predictions.csv, its `expected` text has the actual values, the
+seasonal naive forecast and the scale; its `predicted` text has `[value, low, high]` per step. Steps
+without an actual value (a gap, a day without stock) are left out of every error.
 
 Sources: Hyndman and Koehler 2006, "Another look at measures of forecast accuracy" (MASE);
 Gneiting and Raftery 2007, section 6.2 (interval score); Makridakis et al. 2020, "The M4
@@ -33,11 +33,11 @@ _DEVIATIONS = 1.2815515655446004
 
 @dataclass(frozen=True)
 class Actuals:
-    """The label of a unit: what a forecast is compared with."""
+    """The label of a unit: the actual values and the reference of a forecast."""
 
     actual: Values  # (horizon,); NaN where no value was observed
     naive: Values  # (horizon,): the seasonal naive forecast from the same cutoff
-    scale: float  # the mean error of seasonal naive within the history
+    scale: float  # the mean absolute error of seasonal naive within the history
 
 
 @dataclass(frozen=True)
@@ -53,36 +53,36 @@ class Forecasts:
 
     @property
     def scaled_errors(self) -> Values:
-        """Return |actual − forecast| / scale (units, horizon)."""
+        """|actual − forecast| / scale (units, horizon)."""
         return np.abs(self.actual - self.value) / self.scale[:, None]
 
     @property
     def naive_errors(self) -> Values:
-        """Return |actual − seasonal naive| / scale (units, horizon)."""
+        """|actual − seasonal naive| / scale (units, horizon)."""
         return np.abs(self.actual - self.naive) / self.scale[:, None]
 
     @property
     def covered(self) -> Values:
-        """Return 1 if the interval contains the actual value, else 0 (units, horizon)."""
+        """1 if the interval contains the actual value, else 0; NaN without one (units, horizon)."""
         inside = (self.low <= self.actual) & (self.actual <= self.high)
         return np.where(np.isnan(self.actual), np.nan, inside.astype(np.float64))
 
     @property
     def interval_scores(self) -> Values:
-        """Return the scaled interval scores (units, horizon): width plus penalty for misses."""
+        """The scaled interval scores (units, horizon): width plus penalty for misses."""
         missed = np.maximum(self.low - self.actual, 0) + np.maximum(self.actual - self.high, 0)
         score = self.high - self.low + 2 / (1 - LEVEL) * missed
         return np.asarray(score / self.scale[:, None])
 
 
 def seasonal_naive(history: ArrayLike, season: int, horizon: int) -> Values:
-    """Forecast with the last observed value of the same place in the season.
+    """Return the seasonal naive forecast (horizon, 3): value, low and high.
 
-    `history` is (times,), NaN where no value was observed; a place that was never observed gets the
-    last observed value. Returns (horizon, 3): value, low and high, where the interval is that of
-    normal errors with the deviation of the seasonal differences, which grows with the number of
-    seasons ahead (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd ed., 5.5).
-    Raises ValueError where nothing was observed.
+    The value is the last observed one at the same position in the season, or else the last observed
+    one. `history` is (times,), NaN if not observed. The interval assumes normal errors with the
+    standard deviation of the seasonal differences, which grows with the number of seasons ahead
+    (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd ed., 5.5). Raises
+    ValueError without an observed value.
     """
     values = np.asarray(history, dtype=np.float64)
     observed = values[~np.isnan(values)]
@@ -101,10 +101,10 @@ def seasonal_naive(history: ArrayLike, season: int, horizon: int) -> Values:
 
 
 def scale(history: ArrayLike, season: int) -> float:
-    """Return the mean absolute error of seasonal naive within the history, which divides errors.
+    """Return the divisor of scaled errors: the mean absolute seasonal difference of the history.
 
-    If the history is too short for a seasonal difference, or repeats itself exactly, it is the
-    error of the naive forecast (the last value), else the mean size of the values, else 1.
+    If that is undefined or 0, the fallbacks are the mean absolute difference of successive values,
+    the mean absolute value, and 1.
     """
     values = np.asarray(history, dtype=np.float64)
     for errors in (_differences(values, season), _differences(values, 1), values):
@@ -115,7 +115,7 @@ def scale(history: ArrayLike, season: int) -> float:
 
 
 def actuals(history: ArrayLike, actual: ArrayLike, season: int) -> Actuals:
-    """Return the label of a forecast: `history` ends at the cutoff, `actual` (horizon,) follows.
+    """Return the label of a forecast, from the `history` up to the cutoff and the `actual` values.
 
     Raises ValueError if one of the two has no observed value.
     """
@@ -211,7 +211,7 @@ def _differences(values: Values, season: int) -> Values:
 
 
 def _digits(values: Any) -> Any:
-    """Round numbers to `_DIGITS` significant digits; return None for NaN, unknown to JSON."""
+    """Round numbers to `_DIGITS` significant digits; replace NaN, which JSON lacks, by None."""
     if np.ndim(values):
         return [_digits(value) for value in values]
     return None if math.isnan(values) else float(f"{float(values):.{_DIGITS}g}")

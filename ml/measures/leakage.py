@@ -23,13 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 from ml.measures.schema import Check
 
 Values = NDArray[np.float64]
-# The most that a check may find; policies/promotion/gates.yml has the same for the gate.
-# - An AUC of one feature: H2O Driverless AI reports 0.95 or more as a possible leak
-#   (`detect_features_leakage_threshold_auc`); what blocks is set higher.
-# - Spearman's correlation with a numeric target: an AUC of 0.98 is 98 pairs of 100 in the right
-#   order, Kendall's tau 0.96; for two normal variables tau = 2/π·asin(r) and Spearman's is
+# Upper limits of the checks; policies/promotion/gates.yml has the same for the gate.
+# - AUC of one feature: H2O Driverless AI reports 0.95 or more as a possible leak
+#   (`detect_features_leakage_threshold_auc`); the limit that blocks is higher.
+# - Correlation with a numeric target: an AUC of 0.98 means that 98 of 100 pairs are in the right
+#   order, so Kendall's tau is 0.96. For two normal variables, tau = 2/π·asin(r) and Spearman's is
 #   6/π·asin(r/2) (Kruskal, JASA 53, 1958), hence 0.998.
-# - Three features together: the same. A model itself may be as good as it can: that only warns.
+# - Three features together: the same. A good model never blocks; it only warns.
 BOUNDS: Mapping[str, float] = {
     "feature.auc": 0.98,
     "feature.correlation": 0.998,
@@ -40,10 +40,10 @@ BOUNDS: Mapping[str, float] = {
     "identifiers.shared": 0,
     "time.not_later": 0,
 }
-# From these values on a check warns; gates.yml has the same. A correlation of √0.9 is an R² of
-# 0.9. The best three features together have an AUC of 0.85 in `adult`, 0.94 in `bank_marketing`
-# and 0.93 in fraud_scoring, and a correlation of 0.91 in `bike-share`, but of 1 with its columns
-# `casual` and `registered`, whose sum is the target.
+# Lower limits of warnings; gates.yml has the same. A correlation of √0.9 is an R² of 0.9. For
+# comparison, the best three features together have an AUC of 0.85 in `adult`, 0.94 in
+# `bank_marketing` and 0.93 in fraud_scoring, and a correlation of 0.91 in `bike-share`. With the
+# leaking columns `casual` and `registered`, whose sum is the target, the latter is 1.
 WARNINGS: Mapping[str, float] = {
     "feature.auc": 0.9,
     "feature.correlation": 0.9487,
@@ -52,30 +52,30 @@ WARNINGS: Mapping[str, float] = {
     "model.auc": 0.99,
     "model.correlation": 0.995,
 }
-# The number of bins of a numeric feature for its target encoding, and of folds.
+# For the target encoding: number of bins of a numeric feature, and number of folds.
 BINS, FOLDS = 20, 5
-# With fewer rows of a class its AUC says nothing.
+# Minimum number of rows of a class for its AUC.
 FEWEST_OF_CLASS = 10
 # The joint check: number of features, rows, trees, and columns per split. More change little.
 JOINT, MOST_ROWS, TREES, MOST_TRIED = 3, 2000, 60, 100
-# Values that a message lists; the others are counted.
+# Maximum number of identifiers listed in a message.
 NAMED = 3
 SHARED = "identifiers.shared"
 # The file of the identifiers that `SHARED` compared: identifier, part, hashed value.
 IDENTIFIERS = "identifiers.csv"
 COLUMNS = ("of", "part", "sha256")
 TRAINING, TEST = "training", "test"
-# Hexadecimal digits of a hash: among 10 million, a collision has a chance of 1 in 300,000.
+# Hexadecimal digits of a hash: the chance of a collision among 10 million is 1 in 300,000.
 DIGITS = 16
 
 
 def leaks(check: Check) -> bool:
-    """Return whether a check exceeds its limit; a NaN does."""
+    """Return whether a check's value exceeds its limit or is NaN."""
     return not check.value <= BOUNDS[check.check or ""]
 
 
 def warning(check: Check) -> str:
-    """Return the line for stderr about a check that leaks or warns, "" of any other."""
+    """Return the warning text for a check above its block or warning limit, else ""."""
     if leaks(check):
         limit = BOUNDS[check.check or ""]
         return f"warning[leak]: {check.actual} (limit {limit:g}): the gate `leakage` rejects it"
@@ -98,16 +98,18 @@ def identifiers(checks: Iterable[Check]) -> str:
 def features(
     table: ArrayLike, target: ArrayLike, names: Sequence[str], categorical: Collection[int] = ()
 ) -> list[Check]:
-    """Return how well each column of `table` (rows × features) alone predicts the target: every
-    feature that warns or leaks, or the strongest if none does.
+    """Check how well each column of `table` (rows × features) alone predicts the target.
 
-    The measure is the AUC in either direction (target with two values), the largest one-vs-rest AUC
-    (three or more classes) or the absolute correlation, Spearman's or Pearson's (numbers). NaN
+    Return the checks of all features that warn or leak, or of the strongest if none does.
+
+    The measure is the AUC in either direction (two classes), the largest one-vs-rest AUC (three or
+    more classes), or the larger of Spearman's and Pearson's absolute correlation (numbers). NaN
     counts as the largest value, since a missing value may reveal the target. Each column is also
     scored by its out-of-fold target encoding, which finds relations that are not monotonic: per
     category for the columns in `categorical`, per bin for the others.
+
     Do not use it for pairs of a ranking: few are right, so a good similarity scores like a leak.
-    Raises ValueError when shapes do not fit, or when a target is missing or always the same.
+    Raises ValueError if shapes differ, or if the target is missing or constant.
     """
     rows, answers, sides = _checked(table, target, names)
     kind = f"feature.{_measure(sides)}"
@@ -126,19 +128,19 @@ def features(
 
 
 def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple[Check, Check]:
-    """Return how well the three most important features predict the target together, and how well
-    all do, as a `model`; of several classes the mean AUC of one against the others.
+    """Check how well the three most important features, and all features, predict the target.
 
-    The better of two predictions counts: that of extremely randomised trees (Geurts, Ernst and
-    Wehenkel, Machine Learning 63, 2006), out of bag, whose importances choose the three, and that
-    of a linear model, out of fold. Raises ValueError as `features`.
+    The value is the AUC (the mean one-vs-rest AUC of several classes) or the correlation, of the
+    better of two predictions: out-of-bag extremely randomised trees (Geurts, Ernst and Wehenkel,
+    Machine Learning 63, 2006), whose importances select the three features, and an out-of-fold
+    linear model. Raises ValueError as `features` does.
     """
     from sklearn.ensemble import ExtraTreesRegressor
     from sklearn.linear_model import LinearRegression
     from sklearn.model_selection import KFold, cross_val_predict
 
     rows, answers, sides = _checked(table, target, names)
-    # Sample each class equally: that changes no AUC, and keeps the rows of a rare class.
+    # Sample each class separately, which keeps rare classes and does not change the AUC.
     classes = [answers == value for value in np.unique(answers)] if sides else [answers == answers]
     drawn = np.concatenate(
         [
@@ -179,9 +181,9 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
 
 
 def model(scores: ArrayLike, target: ArrayLike, split: str, classes: Sequence[str] = ()) -> Check:
-    """Return the AUC or the correlation of a model's predictions on `split`.
+    """Check the AUC or the correlation of a model's predictions on `split`.
 
-    `classes` name the columns of the scores.
+    `classes` are the names of the columns of `scores` (multiclass).
     """
     answers = np.asarray(target)
     columns = np.asarray(scores, np.float64).reshape(len(answers), -1)
@@ -190,10 +192,11 @@ def model(scores: ArrayLike, target: ArrayLike, split: str, classes: Sequence[st
 
 
 def shared(train: Collection[str], test: Sequence[str], by: str) -> Check:
-    """Check how many test rows are in training too, by the identifiers (or texts) of both.
+    """Check how many test rows are also training rows, by their identifiers (ids or texts).
 
-    `test` has one identifier for every evaluated row of the splits that decide on a promotion.
-    Texts that differ only in white space or in compatible Unicode characters are equal.
+    `by` names the identifier in messages; `test` has one per evaluated row of the test splits.
+    Texts that differ only in white space or compatible Unicode characters are equal. Raises
+    ValueError if either is empty.
     """
     if not train or not test:
         raise ValueError(f"{len(train)} rows of training and {len(test)} of the test: no {by}")
@@ -213,9 +216,10 @@ def shared(train: Collection[str], test: Sequence[str], by: str) -> Check:
 
 
 def not_later(train: Sequence[Any] | Values, test: Sequence[Any] | Values, name: str) -> Check:
-    """Check how many test rows are not later than the last training row, by a column of times.
+    """Check how many test rows are not later than the last training row, by the times of both.
 
-    Times are numbers, datetime64, or datetimes of one zone. A missing time counts as not later.
+    `name` is the time column. Times are numbers, datetime64, or datetimes of one zone. A missing
+    time counts as not later. Raises ValueError if either is empty.
     """
     before, after = np.asarray(train), np.asarray(test)
     if not before.size or not after.size:
@@ -266,7 +270,7 @@ def _checked(
 
 
 def _sides(answers: NDArray[Any]) -> Sides:
-    """Return, for each class of a one-vs-rest AUC, which rows are of it; [] for numbers."""
+    """Return a row mask per class for one-vs-rest AUCs, or [] for a numeric target."""
     classes, codes, counts = np.unique(answers, return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise ValueError("the target is always the same: nothing can give it away")
@@ -281,7 +285,10 @@ def _sides(answers: NDArray[Any]) -> Sides:
 
 
 def _cells(column: Values, is_category: bool) -> NDArray[np.int64]:
-    """Return the bin of each value; missing values, and each of few values, have their own."""
+    """Return the bin number of each value.
+
+    Each category, and each of at most BINS distinct numbers, has its own bin; so do missing values.
+    """
     values, cells = np.unique(column, return_inverse=True)
     if is_category or len(values) <= BINS:
         return np.asarray(cells)
@@ -290,7 +297,7 @@ def _cells(column: Values, is_category: bool) -> NDArray[np.int64]:
 
 
 def _means(cells: NDArray[np.int64], answers: NDArray[Any]) -> Values:
-    """Return the out-of-fold mean target of each row's bin; 0 if there are few rows."""
+    """Return each row's out-of-fold target encoding, the mean target of its bin; 0 for few rows."""
     if len(cells) < FEWEST_OF_CLASS * FOLDS:
         return np.zeros(len(cells))
     folds = np.random.default_rng(0).permutation(len(cells)) % FOLDS
@@ -305,7 +312,7 @@ def _means(cells: NDArray[np.int64], answers: NDArray[Any]) -> Values:
 
 
 def _score(columns: Values, answers: NDArray[Any], sides: Sides) -> float:
-    """Return the mean AUC of the columns, one per class; for numbers the correlation."""
+    """Return the mean AUC over the classes (one column each), or for numbers the correlation."""
     if not sides:
         return _correlation(columns[:, 0], answers)
     pairs = zip(columns.T[-len(sides) :], sides, strict=True)

@@ -1,4 +1,4 @@
-"""Evaluate a model in one call: from identifiers, labels and scores to the files of a release.
+"""Evaluate a model in one call, from identifiers, labels and scores to the evaluation's files.
 
 `evaluate` writes evaluation.json, predictions.csv and identifiers.csv; if the rows have requests,
 also requests.jsonl; if `inputs` are given, also reference.json.
@@ -41,7 +41,7 @@ from ml.measures.tasks import metrics_of as metrics_of_task
 
 VALIDATION = "validation"
 NO_METRICS: Mapping[str, CustomMetric] = MappingProxyType({})
-# The name of the prediction's column for a table, as in `ml watch`.
+# Column name of a table model's prediction in reference.json and `ml watch`.
 PREDICTION = "prediction"
 
 
@@ -49,16 +49,18 @@ PREDICTION = "prediction"
 class Rows:
     """The rows of one split; each field has one entry per row.
 
-    `labels` are the true labels: 0 and 1 (binary), labels (multiclass, ranking), numbers
-    (regression). `scores` are the model's predictions: the probability of 1 (binary), one column
-    per class (multiclass: probabilities; ranking: any score), numbers (regression). `slices` maps a
-    dimension to each row's slice ("" for none), `groups` are drawn together. `identifiers` identify
-    a row among the training rows, by default the `ids`. `columns` are those of the table, for
-    custom metrics.
-    `folds` are the fold numbers of rows with out-of-fold predictions: by a model that was trained
-    on the training rows of the other folds.
-    `requests` are what a client sends for the prediction of each row: the endpoint must return the
-    scores (the gate `serving`). A binary row with a score above `threshold` is predicted as "1".
+    `labels`: 0 and 1 (binary), labels (multiclass, ranking), numbers (regression), boxes
+    (detection) or `Actuals` (forecasting).
+    `scores`: the predictions: probability of 1 (binary), a column per class (multiclass:
+    probabilities; ranking: any score), numbers (regression), or padded arrays (others).
+    `slices`: dimension → the slice of each row, "" for none.
+    `groups`: the bootstrap draws all rows of a group together.
+    `identifiers`: find test rows among the training rows; by default the `ids`.
+    `columns`: the columns of the table, for custom metrics.
+    `folds`: fold numbers of rows with out-of-fold predictions.
+    `requests`: the endpoint's request for each row; the response must match the score (gate
+    `serving`).
+    `threshold`: a binary row with a higher score is predicted as "1".
     """
 
     ids: Sequence[str]
@@ -74,17 +76,18 @@ class Rows:
 
     @property
     def recognised_by(self) -> Sequence[str]:
-        """Return the `identifiers`, or else the ids."""
+        """The identifiers, by default the ids."""
         return self.identifiers or self.ids
 
 
 @dataclass(frozen=True)
 class Training:
-    """How the model was trained: on which rows, with what, in how many seconds.
+    """Facts about the training of the model.
 
-    `refits` are the primary metric on validation of two or more trainings that differ only in
-    `over` (seeds, folds). If `rows` have labels, a constant fitted to them is the default baseline,
-    which a first version has to beat.
+    `rows`: the training rows; a constant prediction of their labels is the default baseline.
+    `refits`: the primary metric on validation of two or more trainings that differ only in `over`
+    (seeds, folds, epochs).
+    `seconds`: the duration of the training.
     """
 
     rows: Rows
@@ -100,11 +103,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Features:
-    """The model's inputs for the first split other than `validation`: rows × features, as numbers.
+    """The model's numeric inputs `table` (rows, features) for the first test split.
 
-    In a ranking the rows are those of its right answers. Columns numbered in `categorical` are
-    codes. `inputs` are the same rows without columns that an encoding spreads over several; the
-    leakage check uses them.
+    In a ranking, the rows are those of the right answers. `categorical` has the indices of columns
+    with category codes. `inputs` are the same rows with one column per feature instead of one-hot
+    columns, for the leakage checks.
     """
 
     names: Sequence[str]
@@ -147,21 +150,22 @@ def evaluate(
 ) -> Evaluation:
     """Measure the model on `splits`, write the files to `folder`, and return the evaluation.
 
-    `splits` has `validation` and the splits that the project is promoted on; slices, contributions
-    and leaking features are of the first of those. `model` is the endpoint's name, `digest` what
-    `verify` returned of the model folder. `classes` name the columns of the scores (multiclass,
-    ranking). `unit` is by default that of the task, `resampled` names what `Rows.groups` are, where
-    rows are drawn by groups.
-    `contributions` may be the reason why there are none, which the gate takes of a model without
-    features alone.
-    `leakage` are checks beside those made here, such as `not_later` of a split by time; one that
-    finds a leak is told on stderr, and refused by a gate. `baseline` are the metrics of a model
-    that a first one has to beat, by default one answer to every row, and `baseline_from` says how
-    it was made; one that is worse than that default is told on stderr and by the gate. `inputs` are
-    the columns of the requests, for reference.json, and `joined` the values of each feature set.
-    `custom_metrics` are the project's. `linear` are the metrics of a linear model on the first
-    test split, to be reported.
-    Raises EvaluationRefused for what cannot be relied on, ValueError where lengths do not fit.
+    `splits`: `validation` and the test splits. Slices, contributions and leakage checks of features
+    use the first test split.
+    `contributions`: or the reason why there are none, which the gate accepts only for a model
+    without features.
+    `model`, `digest`: the endpoint's name, and the digest of the model folder from `verify`.
+    `unit`, `resampled`: nouns for a row (default: the task's) and for a group of `Rows.groups`.
+    `classes`: names of the columns of the scores (multiclass, ranking).
+    `identified_by`: noun for `Rows.identifiers`.
+    `baseline`, `baseline_from`: metrics that a first version must beat, and a description of their
+    model; by default a constant prediction. A weaker baseline gives a warning.
+    `leakage`: additional checks, such as `not_later`. A leak gives a warning and fails the gate.
+    `inputs`, `joined`: request columns, and values of each feature set, for reference.json.
+    `custom_metrics`: the project's metrics.
+    `linear`: metrics of a linear model on the first test split, for reports only.
+
+    Raises EvaluationRefused if the evaluation would be invalid, ValueError if lengths differ.
     """
     kind, metrics = TASKS[task], metrics_of_task(task, custom_metrics)
     predictions = [
@@ -221,8 +225,8 @@ def evaluate(
         threshold=tests[first].threshold if task == "binary" else None,
         training_set=training.training_set,
     )
-    # This model did not make the out-of-fold predictions. If all tests are out of fold, keep the
-    # requests of all splits, including validation.
+    # The served model does not give out-of-fold predictions, so their requests cannot be verified.
+    # If all tests are out of fold, use all splits with requests, which then is validation.
     answering = {name: rows for name, rows in tests.items() if not rows.folds} or splits
     requests = [
         Request(name, unit, body)
@@ -245,7 +249,7 @@ def evaluate(
 
 
 def strong(features: Features, rows: Rows, split: str, classes: Sequence[str]) -> list[Check]:
-    """Check how well a feature alone, and the model, predict the rows of a split."""
+    """Return the leakage checks of each feature alone and of the model, on the rows of a split."""
     checks = leaking_features(
         features.table, rows.labels, list(features.names), features.categorical
     )
@@ -259,7 +263,7 @@ def warn(checks: Sequence[Check]) -> None:
 
 
 def _overlaps(training: Rows, tests: Mapping[str, Rows], identified_by: str) -> Iterator[Check]:
-    """Check for training rows among the evaluated ones; out-of-fold rows are checked by fold."""
+    """Yield checks for training rows among the test rows, per fold for out-of-fold rows."""
     plain = [rows.recognised_by for rows in tests.values() if not rows.folds]
     if plain:
         yield shared(training.recognised_by, [name for ids in plain for name in ids], identified_by)
@@ -286,10 +290,7 @@ def _explained(contributions: Contributions | str, names: Sequence[str]) -> dict
 
 
 def _weakness(goal: str, primary_metric: str, baseline: Metrics, constant: Metrics) -> str:
-    """Return a note on a baseline that is weaker than a constant prediction, "" otherwise.
-
-    `constant` has the metrics of the constant on one split.
-    """
+    """Return a note if the baseline is weaker than a constant prediction, else ""."""
     sign = 1 if goal == "maximize" else -1
     for split, metrics in constant.items():
         theirs = baseline.get(split, {}).get(primary_metric)
@@ -306,10 +307,9 @@ def predict(
     classes: Sequence[str] = (),
     custom_metrics: Mapping[str, CustomMetric] = NO_METRICS,
 ) -> list[Prediction]:
-    """Return the predictions of a split, converted by `TaskDefinition.to_predictions`.
+    """Return the rows of predictions.csv for a split.
 
-    Raises ValueError if lengths differ, and if a custom metric returns values that it
-    cannot have.
+    Raises ValueError if lengths differ or a custom metric returns invalid values.
     """
     count = len(rows.ids)
     scores = np.asarray(rows.scores, dtype=np.float64)
@@ -332,8 +332,8 @@ def _custom_values(
 ) -> list[dict[str, list[float]]]:
     """Return the values of the custom metrics for each row.
 
-    For numeric tasks the metrics get numbers, since numpy would silently compare texts with
-    numbers.
+    In numeric tasks the metrics get numbers instead of texts, because numpy comparisons of texts
+    with numbers are silently False.
     """
     if not custom_metrics:
         return [{} for _ in rows.ids]
@@ -359,7 +359,7 @@ def metric_values(
     classes: Sequence[str] = (),
     custom_metrics: Mapping[str, CustomMetric] = NO_METRICS,
 ) -> dict[str, float]:
-    """Return all metrics of the task on these rows, without intervals or undefined metrics."""
+    """Return metric → value on these rows, without intervals; undefined metrics are omitted."""
     scored = ScoredRows.from_rows(predict(task, "", rows, classes, custom_metrics))
     return values(metrics_of_task(task, custom_metrics), scored)
 
@@ -371,7 +371,10 @@ def constant_answer(
     count: int,
     classes: Sequence[str] = (),
 ) -> NDArray[np.float64]:
-    """Return a constant prediction for `count` rows, fitted to labels; ValueError without one."""
+    """Return a constant prediction for `count` rows, fitted to `labels`.
+
+    Raises ValueError if the task has none.
+    """
     target = TASKS[task].target
     if target is None:
         raise ValueError(f"a {task} has no constant prediction: set `baseline`")
@@ -398,9 +401,9 @@ def _constant(
 def measure(
     metrics: Mapping[str, Metric], predictions: Sequence[Prediction], sliced: str
 ) -> Measurement:
-    """Measure all metrics; `sliced` is the split whose slices are measured.
+    """Return all metrics with intervals, and slices and fairness of the split `sliced`.
 
-    Intervals draw groups if predictions have them; slices with fewer than ten groups are then
+    If predictions have groups, intervals resample groups, and slices with fewer than ten groups are
     omitted. Raises ValueError if a whole split has fewer.
     """
     of_split = [row for row in predictions if row.split == sliced]

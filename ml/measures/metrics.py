@@ -1,8 +1,9 @@
-"""The metrics of every kind of task, and the scored rows that they are computed from.
+"""The metrics of all tasks, and the scored rows that they are computed from.
 
-A metric is the mean of one value a unit (`of_units`), or follows from all units at once (`of_all`).
-Versions can be compared by either: on the same units, or the same draws of them. The formulas are
-scikit-learn's (https://scikit-learn.org/stable/modules/model_evaluation.html); a test compares.
+A metric is the mean of one value per unit (`of_units`), or a function of all units (`of_all`).
+Paired comparisons of versions support both, on the same units or the same bootstrap draws. The
+formulas are scikit-learn's (https://scikit-learn.org/stable/modules/model_evaluation.html), which a
+test verifies.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _EPS = float(np.finfo(np.float64).eps)
 # The quantile level of each quantile loss.
 QUANTILES: Mapping[str, float] = {"quantile_loss_10": 0.1, "quantile_loss_90": 0.9}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
-# The share of rows of `lift_at_10`, and the precision of `recall_at_precision_90`.
+# The share of rows for `lift_at_10`, and the precision for `recall_at_precision_90`.
 _TOP, _PRECISION = 0.1, 0.9
 _SHARE: Range = (0.0, 1.0)
 _UP: Range = (0.0, math.inf)
@@ -42,9 +43,9 @@ _UP: Range = (0.0, math.inf)
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Labels and predictions, one row per unit. Fields that the task does not use are ignored.
+    """Labels and predictions, one row per unit; fields that the task does not use are ignored.
 
-    A custom metric gets the labels of binary and the values of regression as numbers.
+    For custom metrics, binary labels and regression values are numbers instead of texts.
     """
 
     # Binary: "0" or "1"; multiclass: labels; regression: numbers as text; detection and
@@ -60,7 +61,7 @@ class ScoredRows:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any]) -> ScoredRows:
-        """Build scored rows from objects with the attributes `expected`, `predicted`, `rank` … ."""
+        """Return the scored rows of objects with the attributes of `Prediction`."""
 
         def column(name: str, kind: Any) -> NDArray[Any]:
             return np.array([getattr(row, name) for row in rows], dtype=kind)
@@ -81,23 +82,23 @@ class ScoredRows:
 
     @cached_property
     def ones(self) -> Values:
-        """Return, for binary tasks, 1 for each row whose right label is "1", else 0."""
+        """Binary: 1 for each row whose true label is "1", else 0."""
         positive = "1" if self.expected.dtype.kind == "U" else 1
         return np.asarray(self.expected == positive, dtype=np.float64)
 
     @cached_property
     def matches(self) -> detection.Matches:
-        """Return, for detection, which boxes are right."""
+        """Detection: the matches of predicted boxes and objects."""
         return detection.matches(self.expected.tolist(), self.predicted.tolist())
 
     @cached_property
     def forecasts(self) -> forecasting.Forecasts:
-        """Return, for forecasting, the parsed forecasts and actual values."""
+        """Forecasting: the parsed forecasts and actual values."""
         return forecasting.forecasts(self.expected.tolist(), self.predicted.tolist())
 
     @cached_property
     def from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row order by falling score, and the last position of each distinct score."""
+        """The row order by falling score, and the last position in it of each distinct score."""
         order = np.argsort(-self.score, kind="stable")
         return order, np.flatnonzero(np.diff(self.score[order], append=-1.0))
 
@@ -110,21 +111,21 @@ class ScoredRows:
 
 @dataclass(frozen=True)
 class Draws:
-    """Scored rows, and how often each of them counts in each of several draws: (draws, rows)."""
+    """Scored rows with bootstrap draws."""
 
     scored: ScoredRows
-    times: Values
+    times: Values  # (draws, rows): how often a draw contains a row
 
     @cached_property
     def average_precisions(self) -> Values:
-        """Return, for detection, the average precision (draws, overlaps)."""
+        """Detection: the average precision (draws, overlaps)."""
         return detection.average_precisions(self.scored.matches, self.times)
 
     @cached_property
     def from_the_top(self) -> tuple[Values, Values]:
-        """Return how many "1" and how many rows score at least as high as each distinct score.
+        """Binary: the number of "1" and of all rows with at least each distinct score.
 
-        Scores fall from the highest; both arrays are (draws, scores).
+        Both arrays are (draws, distinct scores), from the highest score.
         """
         order, ends = self.scored.from_the_top
         times = self.times.take(order, axis=1)
@@ -139,20 +140,20 @@ class Metric:
 
     goal: Goal
     range: Range  # the lowest and the highest possible value; infinity if unbounded
-    # A value per row; the metric is their mean.
+    # Returns a value per row; the metric is their mean.
     of_units: Callable[[ScoredRows], Values] | None = None
-    of_all: Callable[[Draws], Values] | None = None  # a value per draw; NaN if undefined
+    of_all: Callable[[Draws], Values] | None = None  # returns a value per draw; NaN if undefined
 
 
 @dataclass(frozen=True)
 class CustomMetric:
     """A metric that a project defines, computed at evaluation.
 
-    `function` takes scored rows and the columns of the table (name → a value per row) and returns a
-    value per row; the metric is their mean. With `ratio` it returns (rows, 2): the metric is the
-    sum of the first column divided by that of the second, which is not negative. The values are
-    stored with the predictions, so that intervals and comparisons need no call of this function.
-    `code` is the sha256 of the function's file: values of different code are not comparable.
+    `function` takes scored rows and the columns of the table (name → values) and returns a value
+    per row; the metric is their mean. With `ratio` it returns (rows, 2): the metric is the sum of
+    the first column divided by the sum of the second, which must not be negative. The values are
+    stored in predictions.csv, so intervals and comparisons do not call the function. `code` is the
+    sha256 of the function's file: values of different code are not comparable.
     """
 
     goal: Goal
@@ -171,7 +172,7 @@ class CustomMetric:
         assert self.function is not None
         try:
             result = np.asarray(self.function(scored, columns), dtype=np.float64)
-        except Exception as error:  # whatever the project's function raises
+        except Exception as error:  # project code may raise anything
             what = f"{type(error).__name__}: {error}"
             for line in traceback.extract_tb(error.__traceback__)[1:2]:  # the function's own
                 what += f", {Path(line.filename).name}:{line.lineno}"
@@ -208,7 +209,10 @@ class CustomMetric:
         return Metric(self.goal, self.range, of_units=lambda scored: scored.custom[name][:, 0])
 
     def stated(self) -> StatedMetric:
-        """Return the metric as evaluations state it; ValueError if its function is in no file."""
+        """Return the metric's declaration for evaluation.json.
+
+        Raises ValueError if the function's source file is not available.
+        """
         code = self.code
         if self.function is not None:
             try:
@@ -220,7 +224,10 @@ class CustomMetric:
 
     @classmethod
     def of_statement(cls, stated: StatedMetric) -> CustomMetric:
-        """Return the metric that an evaluation declares; raise ValueError if it is invalid."""
+        """Return the metric of a declaration in evaluation.json, without its function.
+
+        Raises ValueError if the declaration is invalid.
+        """
         match stated:
             case StatedMetric(
                 "maximize" | "minimize" as goal, (low, high), bool(ratio), str(code)
@@ -230,7 +237,7 @@ class CustomMetric:
 
 
 def custom_metric_fault(name: str, known: Mapping[str, Metric]) -> str:
-    """Why a custom metric cannot have that name, or ""; `known` are the framework's."""
+    """Return why `name` is invalid for a custom metric, or ""; `known` has the built-in metrics."""
     if name in known:
         return f"`{name}` is a metric of the framework: choose another name"
     return "" if _NAME.fullmatch(name) else f"`{name}` is no name such as `cost_per_case`"
@@ -241,7 +248,7 @@ def _right(scored: ScoredRows) -> Values:
 
 
 def _probability(scored: ScoredRows) -> Values:
-    """Return the probability of the right one of two labels."""
+    """Return the predicted probability of the true label (binary)."""
     return np.where(scored.expected == "1", scored.score, 1 - scored.score)
 
 
@@ -259,7 +266,7 @@ def _auc(draws: Draws) -> Values:
     """Compute the AUC; a tie counts half (Hanley and McNeil 1982)."""
     ones, every = draws.from_the_top
     zeros = every - ones
-    # The area under the curve of ones over zeros, one trapezium per score.
+    # The area under the ROC curve, one trapezium per distinct score.
     twice = np.einsum("ij,ij->i", ones[:, 1:] + ones[:, :-1], np.diff(zeros, axis=1))
     won = (ones[:, 0] * zeros[:, 0] + twice) / 2
     return _by(won, ones[:, -1] * zeros[:, -1])
@@ -276,7 +283,7 @@ def _f1(draws: Draws) -> Values:
 
 
 def _rate(predicted: str, expected: str) -> Callable[[Draws], Values]:
-    """Return the share of the rows with one label that were predicted as the other."""
+    """Return the metric: share of rows labelled `expected` that are predicted as `predicted`."""
 
     def of_all(draws: Draws) -> Values:
         rows = (draws.scored.ones == float(expected)).astype(np.float64)
@@ -287,7 +294,7 @@ def _rate(predicted: str, expected: str) -> Callable[[Draws], Values]:
 
 
 def _macro_f1(draws: Draws) -> Values:
-    """Compute the mean F1 of the classes that occur or are predicted."""
+    """Compute the macro F1 over the classes that occur as labels or predictions."""
     scored, times = draws.scored, draws.times
     labels = np.unique([scored.expected, scored.predicted])
     right, predicted = (
@@ -305,7 +312,7 @@ def _by(part: Values, total: Values) -> Values:
 
 
 def _average_precision(draws: Draws) -> Values:
-    """Compute the average precision: the mean of the precision at the score of each "1"."""
+    """Compute the average precision: the mean precision at the score of each "1"."""
     ones, every = draws.from_the_top
     precision = ones / np.maximum(every, 1.0)
     gained = np.einsum("ij,ij->i", np.diff(ones, axis=1), precision[:, 1:])
@@ -322,9 +329,9 @@ def _recall_at_precision(draws: Draws) -> Values:
 
 
 def _lift(draws: Draws) -> Values:
-    """Compute the lift: the share of "1" in the top tenth by score, over the share in all rows.
+    """Compute the lift: the share of "1" in the top tenth by score ÷ the share in all rows.
 
-    Rows with the score at the cut-off count in proportion.
+    Rows with the score at the cut-off count proportionally.
     """
     ones, every = draws.from_the_top
     tenth = every[:, -1:] * _TOP
@@ -341,7 +348,7 @@ def _lift(draws: Draws) -> Values:
 
 
 def _quantile_loss(level: float) -> Metric:
-    """Return the metric of the pinball loss of a predicted quantile."""
+    """Return the pinball loss of a predicted quantile as a metric."""
 
     def of_units(scored: ScoredRows) -> Values:
         short = -_errors(scored)
@@ -356,7 +363,7 @@ def _rmse(draws: Draws) -> Values:
 
 
 def _miscounted(scored: ScoredRows) -> Values:
-    """Return the absolute error of the object count; boxes count from the score CERTAIN on."""
+    """Return the absolute error of the object count; boxes count from a score of CERTAIN on."""
     counts = [
         (detection.certain(boxes), len(detection.read(truth, 4)))
         for boxes, truth in zip(scored.predicted.tolist(), scored.expected.tolist(), strict=True)
@@ -368,7 +375,7 @@ def _ratio_of_steps(
     part: Callable[[forecasting.Forecasts], Values],
     total: Callable[[forecasting.Forecasts], Values],
 ) -> Callable[[Draws], Values]:
-    """Return a metric: the sum of `part` divided by the sum of `total`, over all observed steps."""
+    """Return a metric: the sum of `part` ÷ the sum of `total`, over all observed steps."""
 
     def of_all(draws: Draws) -> Values:
         forecasts = draws.scored.forecasts
@@ -422,9 +429,9 @@ DETECTION: Mapping[str, Metric] = {
     "count_error": Metric("minimize", _UP, of_units=_miscounted),
 }
 # Metrics without a better direction: the gate `forecasting` bounds coverage on both sides, and
-# selection rates are for comparing groups.
+# selection rates only compare groups.
 UNDIRECTED = frozenset({"coverage", "selection_rate"})
-# Errors are scaled a unit, so that series of every size count alike; `wape` weighs by size.
+# Errors are scaled per unit, so that series of all sizes have equal weight; `wape` weighs by size.
 FORECASTING: Mapping[str, Metric] = {
     "mase": Metric(
         "minimize",
@@ -458,7 +465,7 @@ FORECASTING: Mapping[str, Metric] = {
 
 
 def value(metric: Metric, scored: ScoredRows) -> float:
-    """Return the metric of some rows; raise ValueError if there are none or it is undefined."""
+    """Return a metric's value; raise ValueError if it is undefined or there are no rows."""
     if not len(scored):
         raise ValueError("no unit to measure on")
     if metric.of_units is not None:
@@ -471,7 +478,7 @@ def value(metric: Metric, scored: ScoredRows) -> float:
 
 
 def values(metrics: Mapping[str, Metric], scored: ScoredRows) -> dict[str, float]:
-    """Return every metric of some rows, without those that are undefined on them."""
+    """Return metric → value; metrics that are undefined on these rows are omitted."""
     measured = {}
     for name, metric in metrics.items():
         with suppress(ValueError):
@@ -484,8 +491,8 @@ def estimate(
 ) -> Estimate:
     """Return the metric with its percentile-bootstrap interval.
 
-    Draws on which it is undefined (no "1" among them, say) are left out. Raises ValueError as
-    `value`, or for too few groups.
+    Draws on which it is undefined (such as without any "1") are left out. Raises ValueError as
+    `value` does, and for too few groups.
     """
     value(metric, scored)
     return estimates({"": metric}, scored, seed, groups)[""]
@@ -497,10 +504,10 @@ def estimates(
     seed: int = 0,
     groups: Groups | None = None,
 ) -> dict[str, Estimate]:
-    """Estimate several metrics as `estimate`, on the same draws, which take most of the time.
+    """Return several metrics as `estimate` does, but with shared draws, which are slow to make.
 
-    Metrics that are undefined on these units (the AUC if all are "0") are omitted, and a gate that
-    requires one fails. Raises ValueError without units, or for too few groups.
+    Metrics that are undefined on these units (such as the AUC if all are "0") are omitted; a gate
+    that requires one fails. Raises ValueError without units, or for too few groups.
     """
     if not len(scored):
         raise ValueError("no unit to measure on")

@@ -1,7 +1,7 @@
 """Compute metrics of the rank of the right answer.
 
-A rank counts from 1 and is pessimistic: an entry that scores as high as the right answer ranks
-before it, so that a constant score gains nothing.
+Ranks count from 1 and are pessimistic: entries with the same score as the right answer rank before
+it, so that a constant score has no advantage.
 """
 
 from __future__ import annotations

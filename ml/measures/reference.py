@@ -1,10 +1,10 @@
 """Write reference.json: a summary of inputs and predictions at evaluation, to detect drift.
 
-It has order statistics of numbers, counts of categories, and for texts their lengths and the share
-of unknown words. Columns are named by their path in a request or a response (`question`,
-`answers/0/score`), those of a table by their names, and the model's output by `prediction`.
-Predictions must be of rows outside the training set, since a model is overconfident on those.
-Features are grouped by feature set, with the values that the join returned.
+It has order statistics of numbers, counts of categories, and lengths and shares of unknown words of
+texts. Columns are named by their path in a request or a response (`question`, `answers/0/score`);
+table columns by their name, and a table model's output by `prediction`. Predictions must not be of
+training rows, on which a model is overconfident. Features are grouped by feature set, with the
+values of the point-in-time join.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from typing import Any, Literal
 SCHEMA_VERSION = 1
 REFERENCE = "reference.json"
 Kind = Literal["numeric", "categorical", "text"]
-# The most values that are kept of a number (evenly spaced order statistics), and the most
-# categories.
+# Maximum number of order statistics (evenly spaced) of a numeric column, and of categories.
 SAMPLE = 1000
 CATEGORIES = 500
-# Words in fewer texts are not stored: they may be names of people.
+# Minimum number of texts with a word for it to be stored; rarer words may be names of people.
 SEEN_IN = 2
 _WORD = re.compile(r"[^\W\d_]+")
 MEASURES = ("characters", "words", "unknown words")
@@ -43,11 +42,11 @@ def write_reference(
     losses: Mapping[str, Sequence[float]],
     features: Mapping[str, tuple[str, str, Columns]] = NO_FEATURES,
 ) -> None:
-    """Write the summary of the model with that digest, so that monitoring does not need the data.
+    """Write reference.json for the model with `digest`, so that monitoring does not need the data.
 
-    `losses`: for each prediction column, the loss of every answer whose truth is known: 0 or 1 for
-    a category, the absolute error for a number. `features`: version, definition (a sha256) and
-    joined values of each feature set. Raises ValueError for a column without any value.
+    losses: prediction column → loss of each labelled row: 0 or 1 (category) or absolute error.
+    features: feature set → (version, definition's sha256, joined columns).
+    Raises ValueError for a column without any value.
     """
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -96,7 +95,7 @@ def summary(kind: Kind, values: Sequence[object]) -> dict[str, Any]:
 
 
 def clean(kind: Kind, value: object) -> float | str | None:
-    """Return the value in its column's type; None if it is missing, NaN or of another kind."""
+    """Return the value converted to its column's kind; None if missing, NaN or of another kind."""
     if kind == "numeric":
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
@@ -106,7 +105,7 @@ def clean(kind: Kind, value: object) -> float | str | None:
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
-        # Labels may be 1 in an evaluation but 1.0 after a round trip through a table.
+        # The label 1 may be 1.0 after a round trip through a table.
         return str(int(value)) if value.is_integer() else str(value)
     return str(value) if isinstance(value, str | int | float) and value != "" else None
 
@@ -126,7 +125,8 @@ def measures(text: str, vocabulary: frozenset[str]) -> tuple[float, float, float
 def _text(texts: list[str]) -> dict[str, Any]:
     """Return the vocabulary of one half of the texts, and the measures of the other half.
 
-    Measured on its own texts, every word would be known, and a similar text would look strange.
+    On the texts of the vocabulary itself, unknown words would be rare, so normal texts would look
+    like drift.
     """
     shuffled = list(texts)
     random.Random(0).shuffle(shuffled)

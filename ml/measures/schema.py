@@ -16,7 +16,7 @@ from types import MappingProxyType, NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 SCHEMA_VERSION = 3
-# No count, time or price is larger: MLflow turns infinity into a finite 1.797e308.
+# Upper bound of counts, times and prices. It rejects the 1.797e308 that MLflow makes of infinity.
 MOST = 1e9
 # A field that a complete document may leave out.
 OPTIONAL: Mapping[str, object] = MappingProxyType({"optional": True})
@@ -38,13 +38,13 @@ R = TypeVar("R", bound=Record)
 
 
 def bounds(low: float = 0.0, high: float = MOST) -> Mapping[str, object]:
-    """Return the metadata of a field for a number from `low` to `high`."""
+    """Return the dataclass field metadata for a number from `low` to `high`."""
     return {"low": low, "high": high}
 
 
 @dataclass(frozen=True)
 class Estimate(Record):
-    """A metric on a split: its value, the 95 % interval around it, and how many units it counts."""
+    """A metric on a split: its value, 95 % confidence interval and number of units."""
 
     value: float = math.nan
     low: float = math.nan
@@ -60,9 +60,9 @@ Metrics = Mapping[str, Mapping[str, Estimate]]
 
 @dataclass(frozen=True)
 class Disparity(Record):
-    """The difference of a metric between slices of `split`: the lowest and the highest of them.
+    """The difference of a metric between the `lowest` and the `highest` slice of `split`.
 
-    Only slices of enough units are compared; `slices` is their number.
+    Only slices with enough units are compared; `slices` is their number.
     """
 
     split: Text = None
@@ -82,7 +82,7 @@ class Contribution(Record):
 
 @dataclass(frozen=True)
 class Explanation(Record):
-    """How the contributions were computed, over how many rows; or the `reason` why there are none.
+    """The method and the number of rows of the contributions, or the `reason` why there are none.
 
     `error` is the largest difference between a row's score and the sum of its contributions,
     relative to the score: 0 except for rounding if the method is exact. For permutation
@@ -100,8 +100,8 @@ class Check(Record):
     """A check for leakage: the `value` measured on `of` (a feature, a column) over `units` rows.
 
     `ml.measures.leakage` defines each `check` (`feature.auc`, `identifiers.shared`, …); `actual` is
-    the sentence for people. `training` and `test` are the compared identifiers, hashed, which are
-    stored in a separate file.
+    the text for reports. `training` and `test` are the hashes of the compared identifiers, which
+    are stored in a separate file.
     """
 
     check: Text = None
@@ -177,7 +177,7 @@ class TrainingSet(Record):
 
 @dataclass(frozen=True)
 class KeptPredictions(Record):
-    """The hashed predictions from which every metric follows."""
+    """The file of predictions from which all metrics can be recomputed, with its sha256."""
 
     file: Text = None
     sha256: Text = None
@@ -233,7 +233,7 @@ class Evaluation(Record):
     training_set: TrainingSet | None = field(default=None, metadata=OPTIONAL)
 
     def values(self, kind: str = "metrics") -> dict[str, float]:
-        """Return the metrics, or those of the `baseline`, as `SPLIT_METRIC`, for MLflow."""
+        """Return the metrics (or with "baseline" its metrics) as `<split>_<metric>` → value."""
         return {
             f"{split}_{name}": estimate.value
             for split, metrics in getattr(self, kind).items()
@@ -256,21 +256,21 @@ class Evaluation(Record):
 
 
 def stated_fields(kind: type[Any]) -> tuple[Field[Any], ...]:
-    """Return the fields of a part that are in the document."""
+    """Return the fields of a record class that are part of the document."""
     return tuple(entry for entry in fields(kind) if "computed" not in entry.metadata)
 
 
 def read(kind: type[R], document: object) -> R:
-    """Return the record that a JSON document states."""
+    """Parse a JSON document to a record; absent or mistyped values become empty, None or NaN."""
     stated = document if isinstance(document, Mapping) else {}
     values = {name: _value(hint, stated.get(name)) for name, hint in _hints(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if value is not None})
 
 
 def stated(value: object) -> Any:
-    """Return the value as JSON.
+    """Return a record or value as JSON.
 
-    An optional field that is None is left out; a number that is not finite is None.
+    An optional field that is None is left out; a number that is not finite becomes None.
     """
     if isinstance(value, Record):
         entries = {entry: getattr(value, entry.name) for entry in stated_fields(type(value))}
@@ -325,7 +325,7 @@ def json_schema(kind: type[Record]) -> dict[str, Any]:
 
 @cache
 def _hints(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of the document with their types."""
+    """Return (name, type) of each field that is part of the document."""
     hints = get_type_hints(kind)
     return tuple((entry.name, hints[entry.name]) for entry in stated_fields(kind))
 
@@ -337,7 +337,7 @@ def _bare(hint: Any) -> Any:
 
 
 def _value(hint: Any, value: object) -> Any:
-    """Convert the value to that type; for another type, return its empty value or None."""
+    """Convert a JSON value to the type `hint`; return its empty value or None if mistyped."""
     bare = _bare(hint)
     origin = get_origin(bare) or bare
     absent = _EMPTY.get(origin) if bare is hint else None

@@ -1,4 +1,4 @@
-"""The registry of tasks: what a model of each task predicts, and how that is measured.
+"""The registry of tasks: their predictions and metrics.
 
 Evaluation, gates, tables with a target, `ml new` and `ml check` read `TASKS`. A new task is an
 entry here, and its metrics in `ml.measures.metrics`.
@@ -31,9 +31,9 @@ from ml.measures.metrics import (
 from ml.measures.ranking import ranks
 
 Task = str
-# With more classes, predictions.csv has the probability of the right one alone.
+# With more classes, predictions.csv has only the probability of the true class.
 MOST_CLASSES = 20
-# The probabilities of the classes are written with four digits.
+# Tolerance of class probabilities, which are written with four digits.
 _ROUNDED = 1e-4
 
 
@@ -49,7 +49,7 @@ class PredictionColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetColumn:
-    """The kind of target, if a column of a table is predicted."""
+    """The properties of the target column, for tasks that predict a column of a table."""
 
     types: tuple[str, ...]  # allowed types of the column; () for any
     labels: Callable[[Sequence[Any], str], NDArray[Any]]  # (values, positive value) → labels
@@ -65,15 +65,15 @@ class TargetColumn:
 
 @dataclass(frozen=True)
 class TaskDefinition:
-    """One task: what its models predict, and how that is measured."""
+    """The definition of one task."""
 
-    answer: str  # what a model predicts for a unit, in words
-    unit: str  # what one prediction is about; the bootstrap draws units unless they are grouped
+    answer: str  # description of a prediction
+    unit: str  # noun for the subject of a prediction; the bootstrap draws units or groups of them
     primary: str  # the default primary metric
     metrics: Mapping[str, Metric]
     # (labels, scores, classes) → columns of predictions.csv.
     to_predictions: Callable[[Sequence[Any], Values, Sequence[str]], PredictionColumns]
-    # (expected, predicted, rank, score) → why they cannot be a prediction, or "".
+    # (expected, predicted, rank, score) → why a row is invalid, or "".
     fault: Callable[[str, str, int, float], str]
     prediction_type: Literal["numeric", "categorical"]  # how `ml watch` compares predictions
     prediction: Callable[[Any], Any]  # row of predictions.csv → the value that `ml watch` compares
@@ -85,9 +85,9 @@ class TaskDefinition:
 
 
 def metrics_of(task: Task, custom: Mapping[str, CustomMetric] | None = None) -> dict[str, Metric]:
-    """Return every metric of a model of that kind, the custom ones behind the framework's.
+    """Return the built-in metrics of a task, followed by the custom ones, by name.
 
-    Raises ValueError for a custom one with a name that it cannot have.
+    Raises ValueError for an invalid name of a custom metric.
     """
     for name in custom or ():
         if wrong := custom_metric_fault(name, EVERY_METRIC):
@@ -99,7 +99,7 @@ def metrics_of(task: Task, custom: Mapping[str, CustomMetric] | None = None) -> 
 
 
 def fault(task: Task, expected: str, predicted: str, rank: int, score: float) -> str:
-    """Return why a row cannot be a prediction of that task, or ""."""
+    """Return why a row of predictions.csv is invalid for the task, or ""."""
     if not math.isfinite(score):
         return f"score {score}"
     return TASKS[task].fault(expected, predicted, rank, score)
@@ -108,7 +108,7 @@ def fault(task: Task, expected: str, predicted: str, rank: int, score: float) ->
 def probabilities_fault(
     task: Task, expected: str, predicted: str, score: float, probabilities: Mapping[str, float]
 ) -> str:
-    """Return why these cannot be the rounded probabilities of all classes of a row, or ""."""
+    """Return why a row's (rounded) class probabilities are invalid, or ""."""
     if not TASKS[task].has_probabilities:
         return f"probabilities of classes, where the task is {task}"
     if not all(0 <= probability <= 1 for probability in probabilities.values()):
@@ -125,8 +125,8 @@ def probabilities_fault(
 def _ranked(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
     """Build the predictions of a ranking.
 
-    A label outside `classes` has the last rank. A tie does not count as right: if another class
-    scores as high as the right one, the rank is 2.
+    A label outside `classes` has the last rank. Ties rank before the right class: if one other
+    class has the same top score, the rank is 2.
     """
     position = _positions(labels, classes)
     rank = [
@@ -168,9 +168,9 @@ def _of_numbers(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -
 
 
 def _of_boxes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
-    """Build the predictions of detection: `scores` are (images, most, 5), padded with rows of NaN.
+    """Build the predictions of detection; `scores` are (images, boxes, 5), padded with NaN.
 
-    The score of an image is the sum of its boxes' scores: the expected number of objects.
+    The score of an image is the sum of its boxes' scores, the expected number of objects.
     """
     count = len(labels)
     expected = [detection.written(boxes) for boxes in labels]
@@ -180,10 +180,9 @@ def _of_boxes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> 
 
 
 def _of_series(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
-    """Build the predictions of forecasting from `forecasting.Actuals` and scores.
+    """Build the predictions of forecasting; labels are `forecasting.Actuals`.
 
-    `scores` are (units, horizon, 3), padded with steps of NaN. The score of a unit is the sum of
-    its values.
+    `scores` are (units, horizon, 3), padded with NaN. The score of a unit is the sum of its values.
     """
     count = len(labels)
     steps = [forecast[~np.isnan(forecast).any(axis=1)] for forecast in scores]
@@ -273,13 +272,13 @@ def _mean(labels: NDArray[Any], primary: str, classes: Sequence[str]) -> NDArray
 
 
 def _middle(labels: NDArray[Any], primary: str, classes: Sequence[str]) -> NDArray[Any]:
-    """Return the best constant: the median for mae, a quantile for its loss, else the mean."""
+    """Return the best constant: the median for mae, the quantile for its loss, else the mean."""
     if primary != "mae" and primary not in QUANTILES:
         return _mean(labels, primary, classes)
     return np.array(np.quantile(labels.astype(np.float64), QUANTILES.get(primary, 0.5)))
 
 
-# With more distinct values, a whole number is a regression target, and a text is not a class.
+# Maximum number of classes; a numeric column with more distinct values is a regression target.
 _MOST_LABELS = 200
 TASKS: Mapping[Task, TaskDefinition] = {
     "ranking": TaskDefinition(
@@ -379,8 +378,8 @@ TASKS: Mapping[Task, TaskDefinition] = {
         loss=_scaled_error,
     ),
 }
-# Of every kind: no custom metric has one of these names, of which gates.yml says what
-# they can be.
+# The built-in metrics of all tasks. Custom metrics must not have these names, since gates.yml has
+# bounds for them.
 EVERY_METRIC: Mapping[str, Metric] = {
     name: metric for kind in TASKS.values() for name, metric in kind.metrics.items()
 }

@@ -1,1 +1,1 @@
-"""One folder a model; the team's own, to edit, copy or delete."""
+"""Example projects, one folder per model. A team edits, copies or deletes them."""

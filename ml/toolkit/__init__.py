@@ -1,1 +1,1 @@
-"""What training code may import; it knows nothing of where it runs."""
+"""The library of training code, independent of the backend that runs it."""

@@ -1,7 +1,7 @@
-"""A project's own charts of a run: what their functions get, and the program that draws them.
+"""Draw a project's charts of a run, in a separate process.
 
-`charts.py` of a project has `CHARTS`, a title → a function of a `RunFiles` that returns an Altair
-chart or a matplotlib figure, or None for a run that it is not about.
+`CHARTS` in a project's `charts.py` maps titles to functions. A function takes a `RunFiles` and
+returns an Altair chart, a matplotlib figure, or None if the chart does not apply to the run.
 
     python -m ml.toolkit.figures ml.projects.NAME.charts FOLDER     the run as JSON on stdin
 """
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The most charts, and the most bytes of one as SVG: of a larger one the page gets the pixels.
+# Maximum number of charts; maximum bytes of an SVG, above which the chart becomes a PNG.
 MOST, LARGEST = 12, 100_000
 LIST = "figures.json"
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A run as a chart's function gets it: the last value of each metric, the parameters.
+    """The results of a run, the argument of a chart function.
 
-    `predictions` is predictions.csv of its evaluation, None without one; `outputs` are folders or
-    files by the output's name.
+    `metrics` has the last value of each metric. `predictions` is predictions.csv of the evaluation,
+    or None without one. `outputs` maps an output's name to its folder or file.
     """
 
     name: str
@@ -38,7 +38,7 @@ class RunFiles:
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> RunFiles:
-        """Return the run that `document` states."""
+        """Return the run of a JSON document with the fields of this class."""
         predictions = Path(document["predictions"]) if document["predictions"] else None
         outputs = {name: Path(path) for name, path in document["outputs"].items()}
         return cls(
@@ -47,7 +47,7 @@ class RunFiles:
 
 
 def main() -> None:
-    """Draw each chart into the folder, and list the titles with their files or faults."""
+    """Draw the charts into the folder; write figures.json with each title's file or error."""
     module, folder = sys.argv[1], Path(sys.argv[2])
     run = RunFiles.of_json(json.load(sys.stdin))
     drawn: list[dict[str, str]] = []
@@ -55,7 +55,7 @@ def main() -> None:
         charts = importlib.import_module(module).CHARTS
         if not isinstance(charts, Mapping):
             raise TypeError("CHARTS must map each title to a function")
-    except Exception as error:  # the project's own code
+    except Exception as error:  # project code may raise anything
         charts, drawn = {}, [{"title": "charts.py", "fault": _fault(error, module)}]
     for place, (title, function) in enumerate([*charts.items()][:MOST]):
         try:
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _write(figure: Any, path: Path) -> Path:
-    """Return the file with the figure: SVG, or PNG where that would be large."""
+    """Write the figure as SVG, or as PNG if the SVG exceeds LARGEST; return the file."""
     if hasattr(figure, "savefig"):
         figure.savefig(svg := path.with_suffix(".svg"), bbox_inches="tight")
         if svg.stat().st_size > LARGEST:
@@ -91,7 +91,7 @@ def _write(figure: Any, path: Path) -> Path:
 
 
 def _fault(error: Exception, module: str) -> str:
-    """Return what went wrong in one line, with the last line of charts.py that took part in it."""
+    """Return the error in one line, with the innermost line number of charts.py."""
     name = f"{module.rpartition('.')[2]}.py"
     if isinstance(error, SyntaxError):
         lines = [error.lineno]

@@ -1,1 +1,1 @@
-"""Forecasts the daily sales of many products in many stores."""
+"""Forecast the daily sales of many products in many stores."""

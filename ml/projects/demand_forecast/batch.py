@@ -15,7 +15,7 @@ forecaster: Any
 def init() -> None:
     """Verify the model's files, then load it."""
     global forecaster
-    # A parallel job runs the file by its path: the root of the code is not importable.
+    # A parallel job runs this file by its path, so `ml` is not on sys.path yet.
     sys.path.insert(0, str(Path(__file__).parents[3]))
     from ml.serving.scoring.manifest import verify
     from ml.serving.scoring.series import Forecaster
@@ -28,7 +28,7 @@ def init() -> None:
 
 
 def run(mini_batch: Sequence[str]) -> list[str]:
-    """Return a JSON line for each line of the files: the series with its forecast and its total."""
+    """Return one JSON line per request line of the files: the series, its forecast, its total."""
     lines = []
     for path in mini_batch:
         for line in Path(path).read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""Measure a model on forecasts from later cutoffs than training's, beside seasonal naive.
+"""Evaluate a model at cutoffs later than training's, with a seasonal naive baseline.
 
 python -m ml.projects.demand_forecast.evaluate --data DIR --model DIR --evaluation OUT_DIR
 """

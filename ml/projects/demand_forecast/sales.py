@@ -1,11 +1,11 @@
-"""Daily sales of items in stores by a known mechanism.
+"""Generate synthetic daily sales of items in stores.
 
 python -m ml.projects.demand_forecast.sales --out DIR [--seed N --stores N --items N --days N]
 
-It writes DIR/demand_forecast/table.csv; `data` was made so, without other arguments. Expected sales
-are the product of a level that drifts, a weekday profile of the store, the uplift of a promotion
-and the effect of a holiday; sales are negative binomial around them. A day without stock has no
-sales in the table, because what would have been sold is unknown. The last items are new.
+It writes DIR/demand_forecast/table.csv; the default arguments generated the committed `data`.
+Expected sales are a drifting level × the store's weekday profile × promotion uplift × holiday
+effect. Sales follow a negative binomial distribution with that mean. Sales of out-of-stock days are
+empty, because demand is then unknown. The last items are new products with a short history.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 PROJECT = "demand_forecast"
 START = date(2025, 1, 6)  # a Monday
 STORES, ITEMS, DAYS = 10, 20, 224
-# One item in NEW_OF is new: first sold NEW_FOR days (from, below) before the end.
+# One item in NEW_OF is new: first sold NEW_FOR (lowest, highest + 1) days before the end.
 NEW_OF, NEW_FOR = 10, (35, 50)
-# Days between holidays, on average; a promotion of a week starts with the first probability, a
-# time without stock of a few days with the second.
+# Mean number of days between holidays; daily probabilities that a promotion starts (5 to 7 days)
+# and that an item goes out of stock (2 to 5 days).
 BETWEEN, PROMOTED, OUT_OF_STOCK = 25, 0.03, 0.008
 # Dispersion of the negative binomial: the larger, the closer to a Poisson distribution.
 DISPERSION = 12.0
@@ -32,7 +32,10 @@ COLUMNS = ("store", "item", "day", "sales", "promotion", "holiday")
 
 
 def runs(rng: np.random.Generator, days: int, start: float, lengths: Sequence[int]) -> np.ndarray:
-    """Return (days,): 1 on the days of runs, each of which starts with probability `start`."""
+    """Return (days,) of 0 and 1, where 1 marks random runs of consecutive days.
+
+    A run starts with probability `start` a day and lasts `lengths` = (shortest, longest) days.
+    """
     on, remaining = np.zeros(days, dtype=int), 0
     for day in range(days):
         if remaining == 0 and rng.random() < start:
@@ -42,7 +45,7 @@ def runs(rng: np.random.Generator, days: int, start: float, lengths: Sequence[in
 
 
 def rows(seed: int, stores: int, items: int, days: int) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of the table in the order of stores, items and days."""
+    """Yield the rows of the table (`COLUMNS`), sorted by store, item and day."""
     rng = np.random.default_rng(seed)
     weekdays = np.arange(days) % 7
     holiday = (rng.random(days) < 1 / BETWEEN).astype(int)

@@ -1,10 +1,10 @@
-"""Write what the other steps of a pipeline read.
+"""Write the inputs of other pipeline steps: AutoML training rows and batch requests.
 
 python -m ml.projects.demand_forecast.split --data DIR [--train DIR] [--latest DIR]
 
-`--train` gets the rows before the test as an MLTable, for an AutoML job. `--latest` gets a file for
-each store with the requests for the forecasts that follow the table: JSON lines, each with the
-series. They assume no promotions after the end of the table.
+`--train`: an MLTable with the rows before the test period, for an AutoML job.
+`--latest`: one JSON Lines file per store; each line is a request for one series, for the days after
+the end of the table. The requests assume no promotions and no holidays in those days.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ml.toolkit.data.series import Panel, Unit, read_panel, write_train
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the folders that the command line names."""
+    """Write the folders given by `--train` and `--latest`."""
     parser = argparse.ArgumentParser(description="Write what other steps read.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--train", type=Path, help="the MLTable to write")
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def write_latest(panel: Panel, folder: Path) -> None:
-    """Write the requests of each store."""
+    """Write `<store>.jsonl` in `folder`: one forecast request per series of the store."""
     folder.mkdir(parents=True, exist_ok=True)
     lines: dict[str, list[str]] = {}
     after = {

@@ -1,4 +1,4 @@
-"""Train one model and log how it does on the validation forecasts.
+"""Train one model and log its metrics on the validation forecasts.
 
 python -m ml.projects.demand_forecast.train --data DIR --model OUT_DIR [--learning-rate … …]
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ml.toolkit.training.forecasting import train
 
-# The columns, the horizon and the season: the first file to look at.
+# Declares the columns, the horizon and the season length. Start reading the project there.
 SCHEMA = Path(__file__).parent / "data" / "demand_forecast.schema.yml"
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Ranks the FAQ entries that answer a question."""
+"""Rank the FAQ entries that answer a question."""

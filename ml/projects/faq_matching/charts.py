@@ -1,4 +1,4 @@
-"""Charts of a run, for its report: at which rank the right entry came."""
+"""Charts for a run's report: the rank of the right entry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ LAST = 10
 
 
 def ranks(run: RunFiles) -> alt.Chart | None:
-    """Chart the share of questions whose right entry came at each rank or before, by split."""
+    """Return a chart of the share of questions whose right entry ranks at most k, by split.
+
+    Returns None if the run has no predictions.
+    """
     if run.predictions is None:
         return None
     with run.predictions.open(encoding="utf-8", newline="") as file:

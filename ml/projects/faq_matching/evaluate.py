@@ -1,4 +1,4 @@
-"""Measure a model on questions that training never saw, beside the reference recipe.
+"""Evaluate a model on held-out questions, with the reference recipe as the baseline.
 
 python -m ml.projects.faq_matching.evaluate --faq DIR --model DIR --evaluation OUT_DIR
     [--baseline DIR]
@@ -31,7 +31,7 @@ PRIMARY = "gain_at_1"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Verify, load, score, compare, write, log."""
+    """Verify, load and score the model; compare it with the baseline; write and log the metrics."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     add_data_arguments(parser)
     parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
@@ -86,7 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _baseline(folder: Path | None, faq: Faq, split: Split) -> Metrics:
-    """Return the recipe's metrics, {} without a folder; end the program with code 2 if refused."""
+    """Return the recipe's metrics in `folder`, or {} if it is None.
+
+    Exits with code 2 if the metrics are unreadable or belong to other data or another split.
+    """
     if folder is None:
         return {}
     try:

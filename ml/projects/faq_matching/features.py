@@ -1,11 +1,11 @@
-"""Features of a (question, entry) pair, computed for all entries of a block of questions at once.
+"""Features of (question, entry) pairs, computed for all entries of a block of questions at once.
 
-Two kinds of evidence: what the entry's own text says (question and answer; there for every entry)
-and what its *memory* says, the questions that people asked about it before (nothing for an entry
-that is new: those features are missing, NaN, and LightGBM knows what to do without them).
+Text features compare a question with the entry's own question and answer. Memory features compare
+it with the entry's *memory*, the known questions that people asked about the entry. A new entry has
+no memory; its memory features are NaN, which LightGBM supports.
 
-While training, a question is never compared with a memory that holds it or a near-identical text:
-see `Views` in `pairs.py`.
+In training, the memory never contains the question itself or a near-identical text: see
+`training_features` in `pairs.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scipy import sparse
 
 from ml.projects.faq_matching.vectors import Array, Index, Matrix, Vectoriser
 
-# Weight of an entry's own question and answer beside each question in its memory.
+# Weight of an entry's own question and answer, relative to one question in its memory.
 OWN_TEXT = 2.0
 SMOOTHING = 0.01
 TEXT_FEATURES = (
@@ -38,7 +38,7 @@ MEMORY_FEATURES = (
     "char_evidence",
     "discriminant",
 )
-# Each feature is followed by its distance to the best entry for the same question.
+# The `_behind_best` features are the difference to the best entry for the same question.
 NAMES = (
     *TEXT_FEATURES,
     *MEMORY_FEATURES,
@@ -52,11 +52,11 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Texts:
-    """The vectors of some texts, in the two spaces, and how many words each has."""
+    """The TF-IDF vectors of texts in both spaces, and their lengths."""
 
-    word: Matrix
-    char: Matrix
-    words: Array
+    word: Matrix  # (texts, word n-grams)
+    char: Matrix  # (texts, character n-grams)
+    words: Array  # (texts): number of words
 
     def __getitem__(self, rows: Index | slice) -> Texts:
         return Texts(self.word[rows], self.char[rows], self.words[rows])
@@ -64,14 +64,14 @@ class Texts:
 
 @dataclass(frozen=True)
 class Spaces:
-    """The two vocabularies: runs of words and runs of characters."""
+    """The two fitted vocabularies: word n-grams and character n-grams."""
 
     word: Vectoriser
     char: Vectoriser
 
     @classmethod
     def fit(cls, texts: Sequence[str], word_ngrams: int, char_ngrams: int) -> tuple[Spaces, Texts]:
-        """Learn from the texts that training may see; returns their vectors too."""
+        """Return the vocabularies of the training texts, and the texts' vectors."""
         word, of_words = Vectoriser.fit(texts, "word", 1, word_ngrams)
         char, of_chars = Vectoriser.fit(texts, "char", 3, char_ngrams)
         return cls(word, char), Texts(of_words, of_chars, _lengths(texts))
@@ -87,15 +87,15 @@ def _lengths(texts: Sequence[str]) -> Array:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The printed text of every entry, and how alike entries are (cosine, diagonal 0)."""
+    """The vectors of the entries' questions and answers, and the similarity between entries."""
 
     questions: Texts
     answers: Texts
-    alike: Array
+    alike: Array  # (entries, entries): cosine similarity, diagonal 0
 
     @classmethod
     def from_texts(cls, questions: Texts, answers: Texts) -> Catalogue:
-        """Return the catalogue of entries, given their questions and answers row by row."""
+        """Return the catalogue; row i of `questions` and of `answers` is entry i."""
         both = (questions.word + answers.word, questions.char + answers.char)
         alike = np.zeros((questions.word.shape[0],) * 2, np.float32)
         for space in both:
@@ -107,34 +107,40 @@ class Catalogue:
 
     @cached_property
     def lookup(self) -> dict[str, Matrix]:
-        """Return the matrix to multiply queries by for each of TEXT_FEATURES but the last."""
+        """Map each text feature except `char_text_evidence` to its matrix (n-grams, entries).
+
+        Query vectors times the matrix give the feature's cosine similarities.
+        """
         questions, answers = self.questions, self.answers
         parts = (questions.word, answers.word, questions.char, answers.char)
         return {name: matrix.T.tocsr() for name, matrix in zip(TEXT_FEATURES, parts, strict=False)}
 
     @cached_property
     def evidence(self) -> Evidence:
-        """Return the evidence of the characters of both texts."""
+        """Return the naive Bayes model of the entries' character n-grams (question and answer)."""
         return Evidence.from_mass((self.questions.char + self.answers.char).tocsr())
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Questions asked before, sorted by entry, and what was learnt from them."""
+    """Known questions, sorted by entry, and a classifier trained on them."""
 
     asked: Texts
     label: Index  # (questions): index into `known`
-    known: Index  # indexes of the entries that have questions
+    known: Index  # indices of the entries that have questions
     starts: Index  # (known entries): index of the first question
-    word_mass: Matrix  # (known entries, words): summed over questions and printed text
-    char_mass: Matrix  # the same of character n-grams
-    weights: Array  # (words, known entries): a linear classifier
+    word_mass: Matrix  # (known entries, word n-grams): sum of the vectors of questions and own text
+    char_mass: Matrix  # (known entries, character n-grams): likewise
+    weights: Array  # (word n-grams, known entries): a linear classifier
 
     @classmethod
     def recall(
         cls, texts: Texts, entry: Index, catalogue: Catalogue, weights: Array | None = None
     ) -> Memory:
-        """Return a memory of these questions; without `weights` those of naive Bayes."""
+        """Return the memory of questions `texts`, where `entry[i]` is the entry of question i.
+
+        `weights` are the classifier's; None computes naive Bayes weights.
+        """
         order = np.argsort(entry, kind="stable")
         texts, entry = texts[order], entry[order]
         entries, starts, label = np.unique(entry, return_index=True, return_inverse=True)
@@ -153,7 +159,11 @@ class Memory:
     def learn(
         cls, texts: Texts, entry: Index, catalogue: Catalogue, steps: int, rate: float
     ) -> Memory:
-        """Return a memory of these questions, with a classifier of them and the known entries."""
+        """Return the memory of questions `texts`, with a trained classifier.
+
+        The classifier is a softmax regression (`descend`) of the questions and the entries' own
+        texts; `steps` and `rate` are its gradient steps and learning rate.
+        """
         memory = cls.recall(texts, entry, catalogue)
         entries = memory.known
         pair = (catalogue.questions[entries].word, catalogue.answers[entries].word)
@@ -165,25 +175,28 @@ class Memory:
 
     @cached_property
     def lookup(self) -> tuple[Matrix, Evidence, Evidence]:
-        """Return what queries are compared with: every question, and all words and characters."""
+        """Return the transposed question vectors, and the word and character evidence."""
         word, char = Evidence.from_mass(self.word_mass), Evidence.from_mass(self.char_mass)
         return self.asked.word.T.tocsr(), word, char
 
     @cached_property
     def alike_in_size(self) -> Sequence[tuple[Index, Index]]:
-        """Group the known entries by number of questions: their places, (entries, questions)."""
+        """Return the known entries, grouped by their number of questions.
+
+        Each group is (indices into `known`, question indices (entries, questions)).
+        """
         sizes = np.diff(np.append(self.starts, len(self.label)))
         entries = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
         return [(ids, self.starts[ids][:, None] + np.arange(sizes[ids[0]])) for ids in entries]
 
     def compare(self, queries: Texts) -> dict[str, Array]:
-        """Return each memory feature as (queries, known entries)."""
+        """Return each memory feature by name, as an array (queries, known entries)."""
         questions, word_evidence, char_evidence = self.lookup
         like = (queries.word @ questions).toarray()
         best = np.empty((like.shape[0], len(self.known)), np.float32)
         best_3, mean = np.empty_like(best), np.empty_like(best)
         for ids, columns in self.alike_in_size:
-            block = np.take(like, columns, axis=1)  # each row in a row, as the sums want it
+            block = np.take(like, columns, axis=1)  # contiguous rows, for fast reductions
             most = min(3, block.shape[2])
             top = np.partition(block, block.shape[2] - most, axis=2)[:, :, -most:]
             best[:, ids], best_3[:, ids] = top.max(axis=2), top.mean(axis=2)
@@ -204,9 +217,10 @@ class Memory:
 def pair_features(
     queries: Texts, catalogue: Catalogue, memory: Memory, hidden: NDArray[np.bool_]
 ) -> Array:
-    """Return (queries, entries, features) in the order of `NAMES`.
+    """Return the features (queries, entries, features) in the order of `NAMES`.
 
-    `hidden` (queries, entries) says where the memory of an entry must be ignored. NaN: no memory.
+    `hidden` (queries, entries) is True where the memory of an entry must be ignored. Memory
+    features are NaN there and for entries without memory.
     """
     shape = (len(queries.words), len(catalogue.questions.words))
     columns: dict[str, Array] = {
@@ -238,9 +252,9 @@ def pair_features(
 
 @dataclass(frozen=True)
 class Evidence:
-    """Multinomial naive Bayes: the mean log-likelihood of a query's grams under each row of a mass.
+    """Multinomial naive Bayes: the mean log-likelihood of a query's n-grams under each class.
 
-    ln(mass + a) is split into ln a + ln(1 + mass/a), so that the product stays sparse.
+    ln(mass + a) is computed as ln a + ln(1 + mass/a), so that the matrix stays sparse.
     """
 
     log: Matrix
@@ -248,34 +262,34 @@ class Evidence:
 
     @classmethod
     def from_mass(cls, mass: Matrix) -> Evidence:
-        """Return the evidence under the rows of `mass`."""
+        """Fit the model; `mass` (classes, n-grams) has the summed weights of each class."""
         log = mass.copy()
         log.data = np.log1p(log.data / SMOOTHING)
         total = np.asarray(mass.sum(axis=1)).ravel() + SMOOTHING * mass.shape[1]
         return cls(log.T.tocsr(), np.log(total / SMOOTHING))
 
     def __call__(self, queries: Matrix) -> Array:
-        """Return the mean log-likelihoods, (queries, rows of the mass)."""
+        """Return the mean log-likelihoods (queries, classes)."""
         length = np.maximum(np.asarray(queries.sum(axis=1)).ravel(), 1e-6)
         likely = (queries @ self.log).toarray() / length[:, None] - self.total
         return np.asarray(likely, dtype=np.float32)
 
 
 def naive_bayes(mass: Matrix) -> Array:
-    """Return (words, classes): the classifier's weights by counting, less each word's mean."""
+    """Return naive Bayes weights (words, classes), centred per word, from (classes, words)."""
     smooth = mass.toarray().T + 3 * SMOOTHING
     start = np.log(smooth) - np.log(smooth.sum(axis=0))
-    # In the order in which a sparse product reads it.
+    # C order, because sparse products read the rows sequentially.
     return np.asarray(start - start.mean(axis=1, keepdims=True), dtype=np.float32, order="C")
 
 
 def descend(
     start: Array, seen: Matrix, labels: Index, weight: Array, steps: int, rate: float
 ) -> Array:
-    """Fit a softmax regression of labels on words from `start`; return (words, classes).
+    """Fit a softmax regression of labels on words; return its weights (words, classes).
 
-    `steps` of gradient descent with momentum 0.9 from `start`: few are needed, and stopping early
-    is the only regularisation.
+    It makes `steps` of gradient descent with momentum 0.9 from the weights `start`. The small
+    number of steps is the only regularisation.
     """
     weights = start.copy()
     momentum = np.zeros_like(weights)

@@ -1,4 +1,4 @@
-"""Fitting: from questions with known entries to a model."""
+"""Fit a model to questions with known entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ml.projects.faq_matching.splits import Split
 from ml.projects.faq_matching.vectors import Array, Index
 from ml.toolkit.training.boosting import Watch, boost_lightgbm
 
-# Trees of a segment, after each of which there is a checkpoint: there are few trees here.
+# Trees between two checkpoints. Small, because the models here have few trees.
 SEGMENT = 20
 # step (trees so far), metrics of the validation questions
 Report = Callable[[int, dict[str, float]], None]
@@ -39,13 +39,12 @@ def fit(
     every: int = 10,
     like: FaqModel | None = None,
 ) -> FaqModel:
-    """Train on the questions `rows`; of the other data only the known entries are used.
+    """Return a model trained on the questions `rows` and the texts of the known entries.
 
-    Every `every` trees `report` gets the metrics of the questions `watched`, and the trees up to
-    the best report are kept: a sweep compares trials by their best. `pairs` (question,
-    entry; indices into `rows` and entries) replace the pairs that would be drawn. `like` is a model
-    of the same rows and settings but for seed and trees: what does not depend on these is taken
-    from it.
+    Every `every` trees, `report` gets the metrics of the questions `watched`. The model keeps the
+    trees up to the best report. `pairs` (question indices into `rows`, entry indices) replaces the
+    random pairs. `like` is a model of the same rows and settings that may differ in seed and trees;
+    its vocabularies, catalogue and memory are reused.
     """
     began = time.perf_counter()
     texts = [faq.questions[row].text for row in rows]
@@ -116,7 +115,7 @@ def _boost(
         "max_bin": 127,
         "bin_construct_sample_cnt": 5000,
         "seed": seed,
-        # The same trees for the same seed, whatever the load of the machine.
+        # Reproducible trees for a given seed, independent of the machine's load.
         "deterministic": True,
         "force_row_wise": True,
         "num_threads": threads,
@@ -142,9 +141,9 @@ def _boost(
 
 
 class _Watch:
-    """Ranks the entries for the watched questions and reports how well.
+    """Ranks entries for the watched questions and reports the metrics.
 
-    `best_trees` is the latest report whose gain@3 no other exceeds.
+    `best_trees` is the number of trees at the best gain@3; the latest one on a tie.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class _Watch:
         self.best, self.best_trees = -1.0, 0
 
     def look(self, trees: int, scores: Array, again: bool) -> None:
-        """Report, unless it was reported before an interruption."""
+        """Update `best_trees`; report unless `again` (it was reported before an interruption)."""
         positions = ranks(scores.reshape(len(self.expected), -1), self.expected)
         if (gain := gain_at(positions, 3)) >= self.best:
             self.best, self.best_trees = gain, trees
@@ -166,7 +165,7 @@ class _Watch:
 
 
 def validation_metrics(positions: Index) -> dict[str, float]:
-    """Return the metrics of the validation questions by the names that a sweep optimises."""
+    """Return the validation metrics by logged name; `positions` are the right entries' ranks."""
     return {
         "validation_gain_at_1": gain_at(positions, 1),
         "validation_gain_at_3": gain_at(positions, 3),
@@ -175,10 +174,10 @@ def validation_metrics(positions: Index) -> dict[str, float]:
 
 
 def texts_of(faq: Faq, rows: Sequence[int] | Index) -> list[str]:
-    """Return the texts of some questions."""
+    """Return the texts of the questions `rows`."""
     return [faq.questions[row].text for row in rows]
 
 
 def entries_of(faq: Faq, rows: Sequence[int] | Index) -> Index:
-    """Return the right entries of some questions."""
+    """Return the indices of the right entries of the questions `rows`."""
     return np.array([faq.questions[row].entry for row in rows], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Reads an FAQ: our TSV layout, Stack Overflow's original files, or labelled intents."""
+"""Read an FAQ from TSV tables (as Stack Overflow's) or from labelled intents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_SCHEMA = SCHEMAS / "faq.schema.yml"
 
 @dataclass(frozen=True)
 class Entry:
-    """One question and answer of the FAQ, as printed."""
+    """One question and answer of the FAQ, with the original text."""
 
     id: str
     question: str
@@ -30,13 +30,13 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """Return the entry's question as the model reads it."""
+        """Return the entry's title and question, cleaned for the model."""
         return clean(f"{self.title}. {self.question}" if self.title else self.question)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a person asked."""
+    """A question that a person asked."""
 
     id: str
     entry: int  # index of the entry that answers it
@@ -55,20 +55,21 @@ class Faq:
 
 @dataclass(frozen=True)
 class DataSchema:
-    """The tables of a data asset, and what to do with rows that break its rules."""
+    """The schema of a data asset's tables, and the handling of invalid rows."""
 
     layout: str  # `tsv` or `intents`
     tables: dict[str, TableSchema]  # by file name
-    # Drop rows with an empty text, a repeated id or an unknown reference; else refuse the data.
+    # True: drop rows with an empty text, a repeated id or an unknown reference. False: reject the
+    # data.
     repair: bool = False
-    min_characters: int = 1  # shorter questions are dropped, with or without `repair`
-    # Per entry; an entry with fewer is dropped by `repair` of the layout `tsv`, else the data is
-    # refused.
+    min_characters: int = 1  # shorter questions are always dropped
+    # Questions per entry. With `repair` and the layout `tsv`, an entry with fewer is dropped;
+    # otherwise the data is rejected.
     min_questions: int = 1
 
     @classmethod
     def read(cls, path: Path) -> DataSchema:
-        """Read the schema in a YAML file; raises DataRefused if it is not valid."""
+        """Read the schema in a YAML file; raise DataRefused if it is invalid."""
         try:
             raw: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
             tables = {name: TableSchema.parse(table) for name, table in raw.pop("tables").items()}
@@ -79,7 +80,7 @@ class DataSchema:
 
 
 def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
-    """Read the FAQ in `folder`, checked against the schema; DataRefused lists every problem."""
+    """Read the FAQ in `folder`; raise DataRefused with every violation of the schema."""
     if not folder.is_dir():
         problem, hint = "there is no such folder", "give --faq the folder of the data asset"
         raise DataRefused([Flaw("missing-folder", folder, 0, problem, "a folder", hint)])
@@ -120,7 +121,7 @@ _REPAIRED = frozenset({"empty-value", "duplicate-id", "unknown-id"})
 
 
 def _tsv(tables: dict[str, Table], rules: DataSchema) -> Faq:
-    """Build the FAQ from the reference's tables orig-q, dup-q (Id, AnswerId, Text0 …) and ans."""
+    """Build the FAQ from the tables orig-q, dup-q (Id, AnswerId, Text0 …) and ans."""
     dropped: Counter[str] = Counter()
     answers = {row[0]: row[1] for row in reversed(tables["ans.tsv"].rows)}
     topics: dict[str, str] = {}
@@ -156,11 +157,11 @@ def _tsv(tables: dict[str, Table], rules: DataSchema) -> Faq:
 
 
 def _intents(tables: dict[str, Table], rules: DataSchema) -> Faq:
-    """Build the FAQ from intents: the name and first training question of each are an entry."""
+    """Build the FAQ from intents; an entry is an intent's name and first training question."""
     entries: dict[str, Entry] = {}
     questions: list[Question] = []
     places: dict[str, int] = {}
-    # Training tables define the entries: test tables come last, whatever the schema's order.
+    # Training tables define the entries, so they are read before the test tables.
     for name, table in sorted(tables.items(), key=lambda item: item[0].startswith("test")):
         rows = zip(table.column("text"), table.column("category"), table.lines, strict=True)
         for raw, intent, line in rows:
@@ -175,7 +176,7 @@ def _intents(tables: dict[str, Table], rules: DataSchema) -> Faq:
 
 
 def _report_dropped(dropped: Counter[str]) -> None:
-    """Print what was left out: no row is dropped silently."""
+    """Print the number of dropped rows by reason to stderr."""
     for what, count in sorted(dropped.items()):
         if count:
             print(f"left out: {count} {what}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Measurements of a model: scores, explained features, stability."""
+"""Evaluate a model: scores, feature contributions and stability."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from ml.projects.faq_matching.splits import (
 from ml.toolkit.training.boosting import contributions
 
 EVALUATED = (VALIDATION, TEST_KNOWN, TEST_UNSEEN)
-# TreeSHAP takes time for each row; the shares of so many rows hardly change with more.
+# Rows explained by TreeSHAP, which is slow; more rows hardly change the result.
 EXPLAINED = 500
-# What slices the questions.
+# The dimension by which metrics are sliced.
 TOPIC = "topic"
 
 
 def answers(model: FaqModel, faq: Faq, split: Split) -> dict[str, Rows]:
-    """Return the questions of the evaluated splits with every entry's scores, by split name.
+    """Map each evaluated split to its questions with the model's scores of all entries.
 
-    Entries are matched by id: an entry unknown to the model ranks last. A question is recognised
-    by its text.
+    Entries are matched by id; an entry unknown to the model ranks last. Questions are identified
+    by their text.
     """
     rows_of = {}
     for number in EVALUATED:
@@ -59,8 +59,10 @@ def answers(model: FaqModel, faq: Faq, split: Split) -> dict[str, Rows]:
 
 
 def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Split) -> None:
-    """Write reference.json: the questions that the model was made for, and its answers to those
-    that it was not trained on, in the form of the endpoint's requests and answers.
+    """Write reference.json, the baseline of drift monitoring, in the endpoint's field names.
+
+    It has the questions of train, validation and test_known, and the predictions and losses of
+    validation and test_known.
     """
     rows = np.concatenate([split.rows(VALIDATION), split.rows(TEST_KNOWN)])
     questions = [faq.questions[row].text for row in np.concatenate([split.rows(TRAIN), rows])]
@@ -80,8 +82,9 @@ def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Spli
 
 
 def explained(model: FaqModel, faq: Faq, split: Split) -> tuple[Features, Contributions]:
-    """Return the features of the right entries of test questions about known entries, and what each
-    adds to the scores.
+    """Return the features of (test_known question, right entry) pairs, and their contributions.
+
+    The contributions are of the first EXPLAINED pairs.
     """
     rows = split.rows(TEST_KNOWN)
     chosen = model.features(texts_of(faq, rows))[np.arange(len(rows)), entries_of(faq, rows)]
@@ -91,9 +94,9 @@ def explained(model: FaqModel, faq: Faq, split: Split) -> tuple[Features, Contri
 def stability(
     faq: Faq, split: Split, settings: Hyperparameters, seed: int, count: int, threads: int
 ) -> tuple[list[float], float]:
-    """Return gain@1 of `count` refits, each on all but one fold of training and validation.
+    """Cross-validate on training and validation questions, without test questions.
 
-    No test question is used. Also returns the median of the seconds that a refit took.
+    Return the gain@1 of each of `count` folds and the median seconds of a refit.
     """
     rows = np.concatenate([split.rows(TRAIN), split.rows(VALIDATION)])
     fold = folds(split.group[rows], count, seed)

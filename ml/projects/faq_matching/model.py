@@ -1,4 +1,4 @@
-"""The model: its parts, how it scores, its folder (no pickle; a manifest) and its ranker."""
+"""The model: its parts, its scores, its files (without pickle, with a manifest) and its ranker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TREES, ARRAYS, ENTRIES, QUESTIONS, SETTINGS = (
 
 
 def feature_set_hash() -> str:
-    """Return a hash that changes if a feature is added, renamed or computed in another way."""
+    """Return a hash of the feature names and of the source code that computes the features."""
     here = Path(__file__).parent
     files = ("features.py", "vectors.py")
     content = b"".join((here / name).read_bytes() for name in files)
@@ -41,18 +41,21 @@ class FaqModel:
     """A trained matcher."""
 
     entries: tuple[Entry, ...]
-    questions: tuple[str, ...]  # of `memory`
+    questions: tuple[str, ...]  # the texts in `memory`
     entry: Index  # (questions): index of the right entry
     spaces: Spaces
     catalogue: Catalogue
     memory: Memory
     booster: Any  # a lightgbm.Booster
     settings: dict[str, Any]  # hyperparameters, seeds, and hashes of the data and features
-    # Duration of each training phase; not saved, so that equal training gives an equal digest.
+    # Seconds by training phase. Not saved, so that the digest is reproducible.
     seconds: dict[str, float] = field(default_factory=dict)
 
     def features(self, texts: Sequence[str], forget: Index | None = None) -> Array:
-        """Return (texts, entries, features); text i ignores the memory of entry `forget[i]`."""
+        """Return features (texts, entries, features).
+
+        For text i, the memory of entry `forget[i]` is ignored, as if the entry were new.
+        """
         queries = self.spaces.embed(texts)
         hidden = np.zeros((len(texts), len(self.entries)), bool)
         if forget is not None:
@@ -60,9 +63,9 @@ class FaqModel:
         return pair_features(queries, self.catalogue, self.memory, hidden)
 
     def scores(self, texts: Sequence[str], forget: Index | None = None, threads: int = 0) -> Array:
-        """Return (texts, entries): the higher, the better the entry answers the text.
+        """Return raw scores (texts, entries); a higher score means a better answer.
 
-        `threads` are LightGBM's; 0 leaves them to it.
+        `forget`: see `features`. `threads` is LightGBM's number of threads; 0 is its default.
         """
         scores = np.empty((len(texts), len(self.entries)), np.float32)
         for start in range(0, len(texts), BLOCK):
@@ -72,13 +75,13 @@ class FaqModel:
         return scores
 
     def raw(self, features: Array, threads: int = 0) -> Array:
-        """Return `scores` of texts whose features are given."""
+        """Return raw scores (texts, entries) from `features` (texts, entries, features)."""
         rows_of_pairs = features.reshape(-1, len(NAMES))
         scores = self.booster.predict(rows_of_pairs, raw_score=True, num_threads=threads)
         return np.asarray(scores, np.float32).reshape(features.shape[:2])
 
     def save(self, folder: Path) -> str:
-        """Write the model's folder with its manifest; returns the folder's digest."""
+        """Write the model's folder with its manifest; return the folder's digest."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TREES).write_text(self.booster.model_to_string(), encoding="utf-8")
         word, char = self.spaces.word, self.spaces.char
@@ -98,7 +101,7 @@ class FaqModel:
 
     @classmethod
     def load(cls, folder: Path) -> FaqModel:
-        """Load the model in a folder that was verified against its manifest before."""
+        """Load the model in `folder`; the caller has verified its manifest."""
         import lightgbm as lgb
 
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
@@ -121,7 +124,7 @@ class FaqModel:
 
 
 def catalogue_of(spaces: Spaces, entries: Sequence[Entry]) -> Catalogue:
-    """Embed the text and the answer of each entry, for comparison with questions."""
+    """Return the catalogue of the entries' texts and answers, embedded in `spaces`."""
     return Catalogue.from_texts(
         spaces.embed([entry.text for entry in entries]),
         spaces.embed([answer_text(entry) for entry in entries]),
@@ -129,39 +132,39 @@ def catalogue_of(spaces: Spaces, entries: Sequence[Entry]) -> Catalogue:
 
 
 def answer_text(entry: Entry) -> str:
-    """Return the entry's answer, or its title: the name of an intent that has none."""
+    """Return the entry's cleaned answer, or its title if it has no answer (intents)."""
     return clean(entry.answer) or entry.title
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An entry as printed, and its share of the belief in all entries (0…1)."""
+    """An entry in its original text, with its score."""
 
     entry_id: str
     question: str
     answer: str
-    score: float
+    score: float  # softmax over all entries, 0 to 1
 
 
 def beliefs(scores: Array) -> NDArray[np.float64]:
-    """Return (texts, entries): each text's scores as shares that add up to 1."""
+    """Return the softmax of raw scores (texts, entries) over the entries."""
     shares = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
 class Ranker:
-    """A trained model, ready to answer."""
+    """Ranks the entries for a question by a trained model."""
 
     def __init__(self, model: FaqModel) -> None:
         self._model = model
 
     @classmethod
     def load(cls, folder: Path) -> Ranker:
-        """Load the ranker in a model folder that was verified against its manifest before."""
+        """Load the ranker from a model folder; the caller has verified its manifest."""
         return cls(FaqModel.load(folder))
 
     def rank(self, question: str, top: int = 3) -> list[Answer]:
-        """Return the `top` best entries, best first; ValueError for a question without text."""
+        """Return the `top` best entries, best first; raise ValueError if `question` is empty."""
         text = clean(question)
         if not text:
             raise ValueError("the question is empty")

@@ -1,4 +1,4 @@
-"""The pairs that the model learns from, and their features without leaks."""
+"""The (question, entry) training pairs and their out-of-fold features."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def sample_pairs(
     alike: Array | None = None,
     hard: int = 0,
 ) -> tuple[Index, Index]:
-    """Return for every question its match first, then up to `matches` − 1 other candidates.
+    """Return the indices (question, entry) of one positive and up to `matches` − 1 negative pairs.
 
-    `hard` of the others are those most alike to the match (`alike`: entries × entries), the rest
-    are drawn at random. Returns (question, entry) indices, the pairs of one question together.
+    The pairs of a question are consecutive, its match `entry[question]` first. `hard` of the
+    negatives are the candidates most similar to the match (`alike`: entries × entries); the others
+    are random.
     """
     others = min(matches - 1, len(candidates) - 1)
     keys = rng.random((len(entry), len(candidates)))
@@ -50,12 +51,12 @@ def training_features(
     pool: Executor,
     fold_count: int = FOLDS,
 ) -> Array:
-    """Return (pairs, features): out-of-fold features of the training questions.
+    """Return out-of-fold features (pairs, features) of the training questions.
 
-    The features of a question come from a memory of the other folds; near-identical questions share
-    a fold. Each fold's memory also omits the questions of one entry in `FORGOTTEN`, a different set
-    per fold, so that the model learns to rank entries without known questions. The right entry is
-    omitted for about one question in `FORGOTTEN`.
+    A question's features come from a memory of the other folds; near-identical questions share a
+    fold (`group`). `options` are the steps and rate of `Memory.learn`. Each memory also omits all
+    questions of one entry in `FORGOTTEN`, a different set per fold, so that the model learns to
+    rank entries without known questions.
     """
     out = np.empty((len(pairs[0]), len(NAMES)), np.float32)
     fold = folds(group, fold_count, seed)

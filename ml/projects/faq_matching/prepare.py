@@ -1,9 +1,9 @@
-"""Prepare the data: read it, check it against its schema, and split it.
+"""Read the data, check it against its schema, and split it.
 
     python -m ml.projects.faq_matching.prepare --faq ml/projects/faq_matching/data/faq
 
-prints how many entries and questions there are in each split, as JSON. With --prepared, the data
-that passed are copied there: the steps after it in a pipeline read what was checked.
+It prints the number of entries and questions of each split as JSON. `--prepared DIR` copies the
+checked data to DIR, for the later steps of a pipeline.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(folder: Path, schema: Path = DEFAULT_SCHEMA, seed: int = 0) -> tuple[Faq, Split]:
-    """Return the checked FAQ and its split; end the program (code 2, with reasons) if refused."""
+    """Return the checked FAQ and its split; print the problems and exit with code 2 if invalid."""
     try:
         faq = read(folder, schema)
     except DataRefused as refused:
@@ -45,7 +45,7 @@ def prepare(folder: Path, schema: Path = DEFAULT_SCHEMA, seed: int = 0) -> tuple
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a summary of the data, and copy them to `--prepared`."""
+    """Print a summary of the data and copy it to `--prepared`."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     add_data_arguments(parser)
     parser.add_argument("--prepared", type=Path, help="the folder to copy the checked data to")

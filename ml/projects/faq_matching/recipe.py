@@ -1,15 +1,15 @@
-"""How the reference recipe ranks the same questions: what every model is shown beside.
+"""Train and evaluate the reference recipe, the baseline of every model.
 
 python -m ml.projects.faq_matching.recipe --faq DIR --baseline OUT_DIR
 
-It does not depend on the models: it is a step of its own, whose result a pipeline reuses.
+It does not depend on the model, so a pipeline runs it as a separate step and reuses its output.
 
-From microsoft/MLHyperparameterTuning: `TfidfVectorizer` on the question and, apart from it, on the
-entry, side by side; LightGBM's `LGBMClassifier` on pairs of one match and random non-matches;
-balanced weights. The settings are the strongest of those it publishes that need no tuning: every
-pair that its data preparation makes (`match` 40), its script's defaults (`ngrams` 1,
-`min_child_samples` 20, weighted) and the 1,000 trees with which it sweeps (its script's default of
-100 ranks far worse).
+The recipe is from microsoft/MLHyperparameterTuning. One `TfidfVectorizer` of questions and another
+of entries give the features of a pair. LightGBM's `LGBMClassifier` with balanced weights is trained
+on one match and random non-matches per question. The settings are the best published ones without
+tuning: all pairs of its data preparation (`match` 40), its script's defaults (`ngrams` 1,
+`min_child_samples` 20, weighted), and the 1,000 trees of its sweep (the script's default of 100
+ranks far worse).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from ml.toolkit.training.boosting import threads
 FILE = "baseline.json"
 MATCHES = 40
 BLOCK = 256
-# What lightgbm.LGBMClassifier passes to lightgbm.train; a test compares the two.
-# The class needs LightGBM's wrappers of scikit-learn, which the toolkit leaves out.
+# The parameters that lightgbm.LGBMClassifier passes to lightgbm.train; a test compares the two.
+# The class itself needs LightGBM's scikit-learn wrappers, which the toolkit does not import.
 CLASSIFIER = {
     "objective": "binary",
     "min_child_samples": 20,
@@ -57,11 +57,11 @@ TREES = 1000
 
 
 class OtherQuestions(ValueError):
-    """The baseline was measured on other data; the message names the difference."""
+    """Raised if the baseline was measured on other data or another split seed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, split, train, score, write."""
+    """Read and split the data, train and score the recipe, and write its metrics."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     add_data_arguments(parser)
     parser.add_argument("--baseline", type=Path, required=True, help="the folder to write")
@@ -71,14 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def metrics(faq: Faq, split: Split, threads: int) -> Metrics:
-    """Return every metric with its interval, by split; trained on our models' questions."""
+    """Train the recipe on the training split; return each evaluated split's metrics."""
     rows = split.rows(TRAIN)
     entry = entries_of(faq, rows)
     rng = np.random.default_rng([split.seed, 17])
     pairs = sample_pairs(entry, np.flatnonzero(~split.unseen), MATCHES, rng)
     printed = [entry.text for entry in faq.entries]
-    # A thousand small trees: two threads that sleep while they wait (OMP_WAIT_POLICY) take half as
-    # long again, and make the same trees.
+    # One thread: for 1,000 small trees, two passively waiting threads (OMP_WAIT_POLICY) take 50 %
+    # longer and build the same trees.
     recipe = fit_recipe(texts_of(faq, rows), entry, printed, pairs, threads=1)
     return {
         SPLITS[number]: estimates(
@@ -92,7 +92,7 @@ def metrics(faq: Faq, split: Split, threads: int) -> Metrics:
 
 
 def write(folder: Path, faq: Faq, split: Split, results: Metrics) -> None:
-    """Write baseline.json: the metrics, and the data and split that they are of."""
+    """Write baseline.json: the metrics, the hash of the data and the split seed."""
     table = {
         name: {key: asdict(estimate) for key, estimate in row.items()}
         for name, row in results.items()
@@ -103,7 +103,7 @@ def write(folder: Path, faq: Faq, split: Split, results: Metrics) -> None:
 
 
 def read(folder: Path, faq: Faq, split: Split) -> Metrics:
-    """Read the metrics that `write` wrote; raises OtherQuestions if they are of other questions."""
+    """Read baseline.json; raise OtherQuestions if its data hash or split seed differs."""
     document = json.loads((folder / FILE).read_text(encoding="utf-8"))
     for name, value in _questions(faq, split).items():
         if document[name] != value:
@@ -129,7 +129,7 @@ def _questions(faq: Faq, split: Split) -> dict[str, str | int]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The trained recipe."""
+    """The trained baseline model."""
 
     asked: Any  # fitted vectoriser of questions
     printed: Any  # fitted vectoriser of entries
@@ -139,7 +139,7 @@ class Recipe:
     fit_seconds: float
 
     def scores(self, texts: Sequence[str], threads: int = 0) -> Array:
-        """Return raw scores (texts, entries); 0 leaves the number of threads to LightGBM."""
+        """Return raw scores (texts, entries); `threads=0` is LightGBM's default."""
         printed = self.printed.transform(self.entries)
         count = len(self.entries)
         scores = np.empty((len(texts), count), np.float32)
@@ -169,7 +169,7 @@ def fit_recipe(
 
     began = time.perf_counter()
     questions, printed = TfidfVectorizer(ngram_range=(1, 1)), TfidfVectorizer(ngram_range=(1, 1))
-    # As in the reference: the vectorisers are fitted on the pairs' columns, row by row.
+    # As in the reference, the vectorisers are fitted on the pairs, so texts repeat.
     features = sparse.hstack(
         [
             questions.fit_transform([texts[index] for index in pairs[0]]),

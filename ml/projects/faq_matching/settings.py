@@ -1,4 +1,4 @@
-"""The hyperparameters: one field each, one command-line argument each."""
+"""The hyperparameters and their command-line arguments."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Objective = Literal["binary", "lambdarank"]
 class Hyperparameters:
     """The hyperparameters that a sweep may change.
 
-    The defaults were chosen by cross-validation on this project's own FAQ (training and validation
-    questions), on no other data.
+    The defaults were chosen by cross-validation on the training and validation questions of this
+    project's own FAQ.
     """
 
-    word_ngrams: int = 1  # longest run of words
-    char_ngrams: int = 4  # longest run of characters
-    matches: int = 40  # pairs a question: its match and the others drawn at random
-    hard_negatives: int = 0  # of those, how many are the entries most alike to the match
-    discriminant_steps: int = 20
-    discriminant_rate: float = 30.0
+    word_ngrams: int = 1  # longest word n-gram
+    char_ngrams: int = 4  # longest character n-gram
+    matches: int = 40  # pairs per question: its match, and negatives
+    hard_negatives: int = 0  # number of negatives that are the entries most similar to the match
+    discriminant_steps: int = 20  # gradient steps of the memory's linear classifier
+    discriminant_rate: float = 30.0  # its learning rate
     trees: int = 60
     learning_rate: float = 0.13
     leaves: int = 15
@@ -39,12 +39,12 @@ class Hyperparameters:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Hyperparameters:
-        """Return the hyperparameters among `values`; missing ones keep their defaults."""
+        """Return the hyperparameters in `values`; ignore other names, default missing ones."""
         names = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in names})  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, str | int | float | bool]:
-        """Return name → value, as MLflow and evaluation.json have them."""
+        """Return name → value, as logged to MLflow and written to evaluation.json."""
         return asdict(self)
 
 
@@ -64,7 +64,7 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
 
 
 def boolean(text: str) -> bool:
-    """Parse true or false as specs write them."""
+    """Parse true/false, 1/0 or yes/no; raise ArgumentTypeError for anything else."""
     values = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
     if text.lower() not in values:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
@@ -72,7 +72,7 @@ def boolean(text: str) -> bool:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add one `--with-dashes` argument for every hyperparameter."""
+    """Add a command-line argument for every hyperparameter, such as `--word-ngrams`."""
     hints = get_type_hints(Hyperparameters)
     for field in fields(Hyperparameters):
         name, kind = "--" + field.name.replace("_", "-"), hints[field.name]

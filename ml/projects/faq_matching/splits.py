@@ -1,13 +1,13 @@
-"""Splits of the questions by seed; near-identical texts stay on one side.
+"""Split the questions by seed; near-identical texts stay in one split.
 
-- train: what the model learns from;
-- validation: questions about known entries, for choosing between models;
+- train: the training questions;
+- validation: questions about known entries, for model selection;
 - test_known: held-out questions about known entries;
-- test_unseen: every question about entries that training never sees;
-- left_out: texts that would give a split away (near-identical to a text on its other side).
+- test_unseen: all questions about entries that are not in training;
+- left_out: questions that would leak (near-identical to a text of another split).
 
-Two texts are near-identical when the sets of their character 3-grams, case, accents and punctuation
-aside, overlap by at least `THRESHOLD` (Jaccard); groups are the connected components.
+Two texts are near-identical if the Jaccard similarity of their sets of character 3-grams is at
+least `THRESHOLD`, ignoring case, accents and punctuation. Groups are the connected components.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Split:
     """The split of every question."""
 
     assigned: NDArray[np.int8]  # (questions): index into NAMES
-    unseen: NDArray[np.bool_]  # (entries): True if training sees no question of it
+    unseen: NDArray[np.bool_]  # (entries): True if the entry is not in training
     group: NDArray[np.int64]  # (questions): number of its group of near-identical texts
     seed: int
 
     def rows(self, split: int) -> NDArray[np.int64]:
-        """Return the questions of one split, in the order of the data."""
+        """Return the indices of the questions of one split, in the order of the data."""
         return np.flatnonzero(self.assigned == split)
 
     def counts(self) -> dict[str, int]:
@@ -59,8 +59,8 @@ def split(
 ) -> Split:
     """Split the questions of `faq`; the same data and seed give the same split.
 
-    Shares are of the entries (unseen) and of each known entry's questions. Where the data keeps
-    questions for testing (`held_out`), those and no others are test_known.
+    `unseen_share` is a share of the entries. The other shares are of each known entry's questions.
+    If the data reserves questions for testing (`held_out`), test_known has only those.
     """
     rng = np.random.default_rng([seed, 7])
     entry = np.array([question.entry for question in faq.questions])
@@ -77,7 +77,7 @@ def split(
         rows = np.array(members)
         sides = set(unseen[entry[rows]])
         if number in printed:
-            # Near-identical to an entry's printed question: known from the start, hence no test.
+            # Near-identical to an entry's own question, hence too easy for a test.
             if not printed[number]:
                 parts[rows[~unseen[entry[rows]] & ~held_out[rows]]] = TRAIN
         elif sides == {True}:
@@ -108,7 +108,7 @@ def _deal(
     test_share: float,
     validation_share: float,
 ) -> None:
-    """Deal the groups of one entry's questions, whole groups at a time, in a random order."""
+    """Assign the groups of one entry's questions to splits in a random order, into `parts`."""
     numbers = list(mine)
     total = sum(len(members) for members in mine.values())
     quota = {TEST_KNOWN: round(test_share * total), VALIDATION: round(validation_share * total)}
@@ -121,7 +121,7 @@ def _deal(
 
 
 def folds(group: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
-    """Return a fold of 0…count−1 for every row; rows of one group share theirs."""
+    """Return the fold (0 to count−1) of every row; rows of a group share a fold."""
     numbers, inverse = np.unique(group, return_inverse=True)
     rng = np.random.default_rng([seed, 11])
     dealt = rng.permutation(len(numbers)) % count
@@ -129,10 +129,10 @@ def folds(group: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
 
 
 def shuffled(faq: Faq, split: Split, seed: int) -> Faq:
-    """Return the same data with the right entries of the training questions permuted.
+    """Return the data with the right entries of the training questions permuted.
 
-    Nothing can be learnt from them: what a model then knows of other questions has leaked (Ojala
-    and Garriga, JMLR 11, 2010).
+    A model trained on it must score at chance level; a better score shows a leak (Ojala and
+    Garriga, JMLR 11, 2010).
     """
     rows = split.rows(TRAIN)
     dealt = np.random.default_rng([seed, 29]).permutation(rows)
@@ -145,16 +145,16 @@ def shuffled(faq: Faq, split: Split, seed: int) -> Faq:
 def near_identical(
     texts: Sequence[str], threshold: float = THRESHOLD
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (i, j), i < j, of every near-identical pair; exact.
+    """Return the indices (i, j), i < j, of all near-identical pairs.
 
-    Prefix filtering: with the grams of each text in one common order, two texts that overlap by t
-    share a gram among the first n − ⌈t·n⌉ + 1 of each. The rarest come first, so that few pairs are
-    compared.
+    It uses prefix filtering, which is exact. The n grams of a text are sorted from the rarest. Two
+    texts with a similarity of t or more share a gram among their first n − ⌈t·n⌉ + 1 grams; only
+    such pairs are compared.
     """
     plain = [normalise(text) or " " for text in texts]
     rows, keys = char_grams(plain, 3, 3)
     _, columns, frequency = np.unique(keys, return_inverse=True, return_counts=True)
-    # Columns renumbered from the rarest gram: sorted indices are then in the common order.
+    # Renumber the columns from the rarest gram, so that sorted indices start with rare grams.
     columns = np.argsort(np.argsort(frequency, kind="stable"))[columns]
     ones = np.ones(len(rows), np.float32)
     grams = sparse.csr_matrix((ones, (rows, columns)), shape=(len(texts), len(frequency)))
@@ -180,7 +180,7 @@ def near_identical(
 
 
 def groups(texts: Sequence[str], threshold: float = THRESHOLD) -> NDArray[np.int64]:
-    """Return each text's group: equal numbers mean near-identical, directly or through others."""
+    """Return the group number of each text; near-identical texts are transitively grouped."""
     i, j = near_identical(texts, threshold)
     links = sparse.coo_matrix((np.ones(len(i)), (i, j)), shape=(len(texts), len(texts)))
     labels = sparse.csgraph.connected_components(links, directed=False)[1]

@@ -1,4 +1,4 @@
-"""Text as the model sees it: markup, code and the "possible duplicate" leak are gone."""
+"""Clean texts for the model: remove markup, code and "possible duplicate" notices."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import html
 import re
 import unicodedata
 
-# Stack Overflow prints the title of the original question at the top of its duplicate, which gives
-# the answer away. Three forms are known: a quoted block, the newer notice with a list of links, and
-# either of them after the markup was lost. Titles end with "[duplicate]" as well.
+# Stack Overflow shows the title of the original question at the top of its duplicate, which leaks
+# the label. Three forms are known: a quoted block, the newer notice with a list of links, and
+# either of them without markup. Titles may also end with "[duplicate]".
 _LEAKS = re.compile(
     r"<blockquote>(?:(?!</blockquote>).)*?possible\s+duplicates?\b.*?</blockquote>"
     r"|<div[^>]*>(?:(?!</div>).)*?already\s+has\s+(?:an\s+)?answers?\s+here.*?</div>"
@@ -21,7 +21,7 @@ _LEAKS = re.compile(
 )
 _CODE = re.compile(r"<pre\b.*?</pre>|<code\b[^>]*>.*?</code>", re.DOTALL | re.IGNORECASE)
 _BARE_LINK = re.compile(r"<a\b[^>]*>\s*\w+://[^<]*</a>|\b\w+://\S+", re.IGNORECASE)
-# Only tags of HTML: an FAQ about job specs may contain a literal `<name>`.
+# Only HTML tags: an FAQ about job specs may contain a literal `<name>`.
 _TAG = re.compile(
     r"</?(?:a|abbr|b|big|blockquote|body|br|center|code|dd|del|div|dl|dt|em|font|h[1-6]|hr|html|i"
     r"|iframe|img|ins|kbd|li|ol|p|pre|q|s|samp|script|small|span|strike|strong|sub|sup|table|tbody"
@@ -33,7 +33,7 @@ _NOT_WORD = re.compile(r"[^\w]+")
 
 
 def clean(raw: str) -> str:
-    """Return the text in lower case without leak, code, links and tags; "" if nothing is left."""
+    """Return the text in lower case without duplicate notices, code, links and tags; may be ""."""
     text = raw
     if "uplicate" in raw or "already has" in raw or "UPLICATE" in raw:
         text = _LEAKS.sub(" ", text)

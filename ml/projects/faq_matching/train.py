@@ -1,4 +1,4 @@
-"""Train one FAQ matcher and log how it ranks the validation questions.
+"""Train one FAQ matcher and log its metrics on the validation questions.
 
 python -m ml.projects.faq_matching.train --faq DIR --model OUT_DIR [--leaves 31 …]
 """
@@ -23,12 +23,12 @@ from ml.toolkit.training.segments import checkpointed
 from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
-# Validation questions that latency is measured on, with one thread as in serving.
+# Number of validation questions for the latency measurement, with one thread as in serving.
 TIMED = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, check, split, train, log, save."""
+    """Read, check and split the data; train, log and save the model."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     add_data_arguments(parser)
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             model = replace(model, settings={**model.settings, "shuffled_labels": True})
         texts, expected = texts_of(faq, validation), entries_of(faq, validation)
         final_metrics = validation_metrics(ranks(model.scores(texts), expected))
-        # The same questions as if their entries were new, without earlier questions.
+        # Cold start: rank the same questions as if their entries were new, without memory.
         new = ranks(model.scores(texts, forget=expected), expected)
         other_seeds = refits(faq, split, model, options.refits, threads())
         tracker.metrics(
@@ -96,9 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def refits(
     faq: Faq, split: Split, model: FaqModel, count: int, threads: int
 ) -> list[Mapping[str, float]]:
-    """Return the validation metrics of `count` models like `model`, with the seeds after its own.
+    """Return the validation metrics of `count` refits of `model` with the next seeds.
 
-    They have as many trees as `model` kept.
+    Each refit has the number of trees that `model` has.
     """
     if not count:
         return []
@@ -115,7 +115,7 @@ def refits(
 
 
 def spread(fits: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return `<metric>_std`: each metric's standard deviation over fits; {} with fewer than two."""
+    """Return the standard deviation of each metric as `<metric>_std`, or {} for one fit."""
     if len(fits) < 2:
         return {}
     return {f"{name}_std": stdev(fit[name] for fit in fits) for name in fits[0]}

@@ -1,7 +1,7 @@
-"""Texts to sparse TF-IDF rows, by hashed n-grams of words or of characters, in whole-array steps.
+"""Convert texts to sparse TF-IDF rows of word or character n-grams, vectorised with numpy.
 
-An n-gram is known by a 64-bit hash of it, so that a vocabulary is one sorted array: it is saved
-without pickling and looked up for all texts at once.
+N-grams are 64-bit hashes, so a vocabulary is a sorted array. It needs no pickle, and one binary
+search looks up the n-grams of all texts.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def _word_key(word: str) -> int:
 
 
 def _ngrams(units: Keys, rows: Rows, low: int, high: int) -> tuple[Rows, Keys]:
-    """Return every run of `low`…`high` units that stays within one row, hashed, with its row."""
-    # Start with empty arrays, for texts that are too short for any run.
+    """Return (row, hash) of every n-gram of `low` to `high` units within one row."""
+    # Start with empty arrays, for texts that are too short for any n-gram.
     found_rows: list[Rows] = [rows[:0]]
     grams: list[Keys] = [units[:0]]
     rolled = units.copy()
@@ -62,7 +62,7 @@ def _ngrams(units: Keys, rows: Rows, low: int, high: int) -> tuple[Rows, Keys]:
 
 
 def word_grams(texts: Sequence[str], high: int) -> tuple[Rows, Keys]:
-    """Return (row, key) of every run of 1…`high` stemmed words."""
+    """Return (row, hash) of every n-gram of 1 to `high` stemmed words."""
     words = [_WORD.findall(text) for text in texts]
     rows = np.repeat(np.arange(len(texts)), [len(terms) for terms in words])
     units = np.fromiter((_word_key(w) for terms in words for w in terms), np.uint64, len(rows))
@@ -70,7 +70,10 @@ def word_grams(texts: Sequence[str], high: int) -> tuple[Rows, Keys]:
 
 
 def char_grams(texts: Sequence[str], low: int, high: int) -> tuple[Rows, Keys]:
-    """Return (row, key) of every run of `low`…`high` characters; one space separates words."""
+    """Return (row, hash) of every n-gram of `low` to `high` characters.
+
+    Words are separated by one space; punctuation is ignored.
+    """
     padded = [" " + " ".join(_WORD.findall(text)) + " " for text in texts]
     rows = np.repeat(np.arange(len(texts)), [len(text) for text in padded])
     units = np.frombuffer("".join(padded).encode("utf-32-le"), np.uint32).astype(np.uint64)
@@ -79,7 +82,7 @@ def char_grams(texts: Sequence[str], low: int, high: int) -> tuple[Rows, Keys]:
 
 @dataclass(frozen=True)
 class Vectoriser:
-    """A fitted vocabulary: sorted n-gram keys and their inverse document frequencies."""
+    """A fitted vocabulary: sorted n-gram hashes and their inverse document frequencies."""
 
     analyser: Literal["word", "char"]
     low: int
@@ -91,10 +94,9 @@ class Vectoriser:
     def fit(
         cls, texts: Sequence[str], analyser: Literal["word", "char"], low: int, high: int
     ) -> tuple[Vectoriser, Matrix]:
-        """Learn the n-grams of `texts`; idf is smoothed as scikit-learn's: ln((1+n)/(1+df)) + 1.
+        """Return the vocabulary of `texts` and the texts' vectors, as by `transform`.
 
-        Returns the texts' own vectors too (what `transform` would make of them): the n-grams are
-        cut once.
+        The idf is smoothed as in scikit-learn: ln((1+n)/(1+df)) + 1.
         """
         rows, grams = _grams(analyser, low, high, texts)
         keys, columns = np.unique(grams, return_inverse=True)
@@ -105,10 +107,10 @@ class Vectoriser:
         return fitted, fitted._weigh(counts, np.zeros(len(texts)))
 
     def transform(self, texts: Sequence[str]) -> Matrix:
-        """Return float32 CSR, one row per text: (1 + ln count)·idf, scaled to length 1.
+        """Return a float32 CSR matrix, one row per text: (1 + ln count)·idf, scaled to length 1.
 
-        N-grams that were never seen have no column but count towards the length, as rare as the
-        rarest: a text half of which is unknown is at most half like anything.
+        Unknown n-grams have no column but count towards the length, with the largest idf. A text
+        with many unknown n-grams is therefore not very similar to any other.
         """
         rows, grams = _grams(self.analyser, self.low, self.high, texts)
         shape = (len(texts), len(self.keys))
@@ -120,7 +122,10 @@ class Vectoriser:
         return self._weigh(counts, np.bincount(rows[~in_vocabulary], minlength=len(texts)))
 
     def _weigh(self, counts: Matrix, unknown: NDArray[Any]) -> Matrix:
-        """Convert counts to weights in place; `unknown` counts texts' n-grams without column."""
+        """Convert counts to weights in place; `unknown` has each text's number of unknown n-grams.
+
+        Return `counts`.
+        """
         counts.data = (1 + np.log(counts.data)) * self.idf[counts.indices]
         size = np.diff(counts.indptr)
         row_of = np.repeat(np.arange(len(size)), size)
@@ -131,7 +136,7 @@ class Vectoriser:
 
 
 def _count(rows: Rows, columns: Rows, shape: tuple[int, int]) -> Matrix:
-    """Count how often each n-gram (column) is in each text (row)."""
+    """Return a CSR matrix: how often each n-gram (column) occurs in each text (row)."""
     counts = sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=shape)
     counts.sort_indices()
     return counts

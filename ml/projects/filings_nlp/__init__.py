@@ -1,1 +1,1 @@
-"""The model filings-nlp: README.md says where a person goes on."""
+"""Predict the event that follows a company's filing; see README.md."""

@@ -1,4 +1,4 @@
-"""Reads the filings of a data asset, checks them, and splits them by company and time."""
+"""Read the filings of a data asset, check them, and split them by company and time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ml.measures.measurement import Rows
 from ml.projects.filings_nlp.tokens import SECTIONS
 from ml.toolkit.data.tables import DataRefused, TableSchema, read_table
 
-# The columns, the bounds and the split: the first file to look at.
+# Declares the columns, their bounds and the split. Start reading the project there.
 SCHEMA = Path(__file__).parent / "data" / "filings.schema.yml"
 TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
 WRONG_CALL = 2
@@ -26,14 +26,14 @@ WRONG_CALL = 2
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Which split a filing belongs to."""
+    """Assigns filings to splits by company and filing date."""
 
     shares: Mapping[str, float]  # split → its share of the companies, for validation and test
     begins: Mapping[str, str]  # split → its first day as YYYY-MM-DD, for validation and test
 
     @classmethod
     def read(cls, schema: Path = SCHEMA) -> SplitRule:
-        """Read the split in a schema."""
+        """Read the rule from the section `split` of a schema file."""
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))["split"]
         return cls(
             {name: float(raw[name]["companies"]) for name in (VALIDATION, TEST)},
@@ -41,8 +41,9 @@ class SplitRule:
         )
 
     def split_of(self, company: str, filed: str) -> str:
-        """Return the split of a filing, or "" if it is left out: a company stays in one split, and
-        training and validation are earlier than the test.
+        """Return the split of a filing, or "" if it is left out.
+
+        A company is in one split only. Training and validation filings precede the test period.
         """
         place = int.from_bytes(sha256(company.encode()).digest()[:8]) / 2**64
         if place < self.shares[TEST]:
@@ -56,7 +57,7 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class Split:
-    """The filings of one split: each field has an item per filing."""
+    """The filings of one split; each sequence has one item per filing."""
 
     ids: Sequence[str]
     companies: Sequence[str]
@@ -70,33 +71,33 @@ class Split:
 
     @property
     def days(self) -> Sequence[np.datetime64]:
-        """Return the day on which each was filed."""
+        """The date of each filing."""
         return [np.datetime64(datetime.fromisoformat(time).date()) for time in self.times]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The splits, and every event that occurs in training, in the order of the scores."""
+    """The splits and the classes."""
 
     splits: Mapping[str, Split]
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # the events in the training split, sorted; the order of the scores
 
     def numbers(self, split: str) -> NDArray[np.int64]:
-        """Return the number of each filing's event among the classes."""
+        """Return the index into `classes` of each filing's event, (filings,)."""
         index = {name: number for number, name in enumerate(self.classes)}
         return np.array([index[label] for label in self.splits[split].labels], dtype=np.int64)
 
     def shuffled(self, seed: int) -> Corpus:
-        """Return the corpus with the events of training permuted."""
+        """Return the corpus with permuted labels in the training split."""
         split = self.splits[TRAIN]
         labels = np.random.default_rng(seed).permutation(split.labels).tolist()
         return replace(self, splits={**self.splits, TRAIN: replace(split, labels=labels)})
 
 
 def rows(split: Split, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
-    """Return the filings of a split with a model's scores, as the evaluation takes them.
+    """Return the filings of a split and a model's scores as `Rows` for the evaluation.
 
-    A filing is identified by its company.
+    The identifier of a filing is its company. Without scores, the rows have no requests.
     """
     requests = [dict(document) for document in split.documents] if len(scores) else ()
     return Rows(
@@ -110,8 +111,9 @@ def rows(split: Split, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
 
 
 def read(folder: Path, schema: Path = SCHEMA) -> Corpus:
-    """Read the corpus in the folder of a data asset; ends the program with code 2 and every
-    problem, with file and line, if it does not match the schema.
+    """Read the corpus in the folder of a data asset.
+
+    If it violates the schema, print every problem with file and line and exit with code 2.
     """
     raw: dict[str, Any] = yaml.safe_load(schema.read_text(encoding="utf-8"))
     table, findings = read_table(folder / raw["file"], TableSchema.parse(raw))
@@ -138,7 +140,7 @@ def read(folder: Path, schema: Path = SCHEMA) -> Corpus:
 
 
 def _lacking(splits: Mapping[str, Split]) -> str:
-    """Return what the splits lack; "" for nothing."""
+    """Return the reason why the splits are invalid, or ""."""
     empty = [name for name, split in splits.items() if not len(split)]
     new = {*splits[VALIDATION].labels, *splits[TEST].labels} - {*splits[TRAIN].labels}
     return (

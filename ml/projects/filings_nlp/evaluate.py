@@ -1,4 +1,4 @@
-"""Measure a model on filings of other companies and later years, beside a baseline of n-grams.
+"""Evaluate a model on filings of other companies and later years, with an n-gram baseline.
 
 python -m ml.projects.filings_nlp.evaluate --data DIR --model DIR --evaluation OUT_DIR
 """
@@ -33,16 +33,16 @@ from ml.toolkit.training.model_folder import unseal
 from ml.toolkit.training.tracking import tracking
 
 TASK, PRIMARY = "multiclass", "log_loss"
-# Trainings with other seeds, which show how much the metric moves with the seed alone.
+# Seed offsets of the refits that measure the metric's variation with the seed.
 REFITS = (1, 2)
-# The baseline's fewest filings with an n-gram, and its inverse regularisation strength.
+# Of the baseline: the minimum document frequency and the inverse regularisation strength.
 SEEN_IN, FREEDOM = 10, 0.01
-# Documents whose subsets of sections are predicted; with more the shares hardly change.
+# Number of documents explained by Shapley values; more documents hardly change the result.
 EXPLAINED = 120
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Verify, load, score, compare, write, log."""
+    """Verify, load and score the model; compare it with the baseline; write and log the metrics."""
     parser = argparse.ArgumentParser(description="Measure a model.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def refit(
     corpus: Corpus, settings: Mapping[str, Any], seed: int, base: Pretrained | None = None
 ) -> float:
-    """Return the validation loss of a training with another seed, with the given settings."""
+    """Return the validation loss of a model trained with `settings` and `seed`."""
     settings = {**train.SETTINGS, **settings, "search_epochs": 0}
     with tempfile.TemporaryDirectory() as folder:
         fitted = train.fit(corpus, settings, seed, Path(folder), base=base)
@@ -113,9 +113,7 @@ def refit(
 
 
 def counted_words(corpus: Corpus) -> Metrics:
-    """Return the metrics of a linear model of the words, pairs and triples of each section, which a
-    first model has to beat.
-    """
+    """Return the baseline's metrics: a logistic regression of each section's 1- to 3-grams."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -138,11 +136,10 @@ def counted_words(corpus: Corpus) -> Metrics:
 
 
 def shapley(classifier: Classifier, documents: Sequence[Encoded]) -> Contributions:
-    """Return what each section adds to the log probability of each class.
+    """Return the exact Shapley values of the sections for the log probability of each class.
 
-    Exact Shapley values (Shapley 1953): a section's part is the mean, over all orders in which the
-    sections could be read, of what it changes when it comes. Of five sections every subset is
-    predicted, so the parts add up to the difference from the empty document.
+    The model predicts every subset of the five sections. A document's values add up to the
+    difference from the empty document.
     """
     chosen, count = documents[:EXPLAINED], len(SECTIONS)
     masked: list[Encoded] = [
@@ -164,7 +161,7 @@ def shapley(classifier: Classifier, documents: Sequence[Encoded]) -> Contributio
 
 
 def _lengths(corpus: Corpus) -> NDArray[np.float64]:
-    """Return the number of words of each section of the test: they must not reveal the event."""
+    """Return the number of words per section, (test documents, sections), for the leakage check."""
     return np.array(
         [
             [sum(map(len, sentences(document[name]))) for name in SECTIONS]

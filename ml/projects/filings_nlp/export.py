@@ -1,7 +1,7 @@
-"""The model's folder: its weights (safetensors), and the graph that serves (ONNX).
+"""Write the model's folder: the weights (safetensors) and the serving graph (ONNX).
 
-Serving needs no PyTorch. The graph's outputs are compared with the model's when it is written, and
-the model's folder states the largest difference.
+Serving needs no PyTorch. The export compares the outputs of graph and model; the model's facts
+record the largest difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WEIGHTS = "model.safetensors"
 
 
 class _Graph(nn.Module):  # type: ignore[misc]
-    """The model as it is served: probabilities in place of logits."""
+    """The served model, which returns probabilities instead of logits."""
 
     def __init__(self, model: HierarchicalAttention) -> None:
         super().__init__()
@@ -41,8 +41,10 @@ def write(
     classes: Sequence[str],
     examples: Sequence[Batch],
 ) -> dict[str, Any]:
-    """Write the files of a model; return the graph's largest difference from it on the examples.
-    Ends the program as `graphs.export`.
+    """Write the model's files; return the tolerance and the graph's largest difference.
+
+    The difference is over the batches `examples`. Exits if it exceeds the tolerance (see
+    `graphs.export`).
     """
     folder.mkdir(parents=True, exist_ok=True)
     graph = _Graph(model.cpu()).eval()
@@ -60,10 +62,10 @@ def write(
 
 
 def quantize(folder: Path) -> dict[str, int]:
-    """Replace the graph in the folder by one with int8 weights, whose activations are quantized as
-    they come (dynamic quantization of ONNX Runtime); the bytes of both.
+    """Replace the graph by an int8 graph (dynamic quantization of ONNX Runtime).
 
-    Predictions change: the evaluation, and so every gate, measures this graph.
+    Return the sizes of both files in bytes. The predictions change; the evaluation measures the
+    int8 graph.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

@@ -1,16 +1,16 @@
-"""Yearly filings of companies by a known mechanism, so that the best possible model is known too.
+"""Generate synthetic yearly filings of companies with known event probabilities.
 
 python -m ml.projects.filings_nlp.filings --out DIR [--seed N --companies N --files N]
 
-It writes DIR/filings/filings.csv.gz, or N files there, and says how well the best model does on the
-test: `data` was generated so, without other arguments. The same seed gives the same bytes.
+It writes DIR/filings/filings.csv.gz, or N files there, and prints the test metrics of the best
+possible model. The default arguments generated the committed `data`. The same seed gives the same
+bytes.
 
-Of each company and year a few facts are stated, for the worse or for the better (language.py), each
-by one sentence of one section, among sentences that every company writes and sentences that only
-look like a fact. Which event follows within a year is drawn with a probability of these facts and
-the sector, and of nothing else: no model can have a smaller expected log loss than that
-probability. What is stated of a year is likely to be stated of the next, so the filings of a
-company are alike: a split has to keep companies apart.
+A filing states a few facts, positive or negative, one sentence each (language.py). The other
+sentences are boilerplate or only resemble a fact. The event of the following year is drawn with a
+probability that depends only on the facts and the sector. No model can therefore have a lower
+expected log loss than that probability. Facts often persist to the next year, so a company's
+filings are similar and must be in one split.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from ml.projects.filings_nlp.tokens import SECTIONS
 Floats = NDArray[np.float64]
 COMPANIES = 1600
 YEARS = range(2018, 2025)
-# Events that may follow within a year: the log odds if nothing is stated, and the two facts that
-# the event depends on, which are in different sections.
+# Events that may follow within a year: the log odds without any fact, and the two facts, in
+# different sections, that the event depends on.
 NONE = "none"
 EVENTS: Mapping[str, tuple[float, tuple[str, ...]]] = {
     NONE: (0.0, ()),
@@ -55,18 +55,18 @@ EVENTS: Mapping[str, tuple[float, tuple[str, ...]]] = {
     "restatement": (-5.2, ("controls", "auditor")),
     "breach": (-5.8, ("intrusion", "records")),
 }
-# Added to an event's log odds: by each fact for the worse or better, and by two for the worse.
+# Added to an event's log odds: per negative fact, per positive fact, and if both are negative.
 WORSE, BETTER, BOTH = 2.5, -1.0, 1.5
 # Events that are more likely in a sector.
 OF_SECTOR = {("energy", "impairment"): 0.6, ("health", "settlement"): 0.6}
 OF_SECTOR |= {("software", "breach"): 0.8, ("retail", "default"): 0.6}
-# States of a fact with their probabilities, and the probability to keep one for another year.
+# States of a fact, their probabilities, and the probability to keep a state for another year.
 NOTHING, IS_WORSE, IS_BETTER = 0, 1, 2
 STATES, KEEP = (0.25, 0.25, 0.5), 0.3
-# How many filings have a sentence that only looks like a given fact: in the risk factors, and in
-# the section where the fact would stand.
+# Probability of a sentence that only resembles a given fact: in the risk factors, and in the fact's
+# own section.
 SUPPOSED, OF_OTHERS = 0.2, 0.06
-# Sentences of a section that every company writes: fewest, most.
+# Number of boilerplate sentences per section by company size: fewest, most.
 LENGTHS = {"small": (3, 6), "large": (5, 9)}
 _SLOT = re.compile(r"\{(\w+)\}")
 
@@ -88,22 +88,20 @@ class Filing:
 
 @dataclass(frozen=True)
 class Bound:
-    """The expected result of a model that knows the probabilities: nothing has a smaller log loss
-    or a larger accuracy.
-    """
+    """The expected metrics of a model that knows the true probabilities; no model is better."""
 
     log_loss: float
     accuracy: float
 
 
 def generate(seed: int = 0, companies: int = COMPANIES) -> list[Filing]:
-    """Return the filings that the split uses, one company after the other."""
+    """Return the filings of all splits, sorted by company."""
     draw, rule = np.random.default_rng(seed), SplitRule.read()
     return [doc for number in range(companies) for doc in _company(draw, number, rule) if doc.split]
 
 
 def probabilities(facts: Mapping[str, int], sector: str) -> Floats:
-    """Return the probability of each event, by the states of the facts and the sector."""
+    """Return the probabilities of the events, in the order of EVENTS; `facts`: name → state."""
     odds = []
     for event, (base, names) in EVENTS.items():
         states = [facts[name] for name in names]
@@ -123,7 +121,10 @@ def bound(filings: Sequence[Filing]) -> Bound:
 
 
 def write(filings: Sequence[Filing], path: Path) -> None:
-    """Write the table of data/filings.schema.yml, compressed, the same bytes each time."""
+    """Write the filings as a gzipped CSV file with the columns of data/filings.schema.yml.
+
+    The file is byte-for-byte reproducible.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["filing", "company", "filed", "sector", "size", *SECTIONS, "event"])
@@ -135,7 +136,7 @@ def write(filings: Sequence[Filing], path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Generate and write, by the arguments of the command line."""
+    """Write the generated filings; print the best possible log loss and accuracy."""
     parser = argparse.ArgumentParser(description="Write a corpus of filings.")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument("--seed", type=int, default=0)
@@ -160,7 +161,7 @@ def _company(draw: np.random.Generator, number: int, rule: SplitRule) -> Iterato
     sector, size = sectors[number % len(sectors)], "small" if draw.random() < 0.4 else "large"
     name = _name(draw)
     words = {**SLOTS, **SECTORS[sector], "name": (name,)}
-    # The sentences that a company writes every year, only with other numbers.
+    # A company repeats these sentences every year with other numbers.
     usual = {section: _usual(draw, section, size, words) for section in SECTIONS}
     facts = {fact: int(draw.choice(3, p=STATES)) for fact in FACTS}
     for year in YEARS:
@@ -210,8 +211,9 @@ def _document(
 def _usual(
     draw: np.random.Generator, section: str, size: str, words: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return the sentences of a section that a company writes each year, except for their numbers;
-    the legal proceedings of a company may be empty.
+    """Return a company's yearly sentences of a section, with `{n}` as placeholder for numbers.
+
+    Only the section `legal_proceedings` may be empty.
     """
     fewest, most = LENGTHS[size]
     count = int(draw.integers(0 if section == LEGAL else fewest, most + 1))
@@ -220,7 +222,7 @@ def _usual(
 
 
 def _fill(draw: np.random.Generator, text: str, words: Mapping[str, Sequence[str]]) -> str:
-    """Return the text with a random word in place of each brace."""
+    """Return the text with a random word or number in place of each `{slot}`."""
 
     def word(slot: re.Match[str]) -> str:
         name = slot.group(1)

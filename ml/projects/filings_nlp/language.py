@@ -1,8 +1,8 @@
-"""The sentences of the generated filings: what states a fact, and what only looks like it.
+"""The sentences of the generated filings: facts, sentences that resemble facts, and boilerplate.
 
-A fact is stated in one section, for the worse or for the better. Some pairs have the same words
-in another order, others differ by a word. In braces stands what is drawn: `SLOTS` for everybody,
-`SECTORS` by the company's sector, a number for `{n}`.
+A fact has a negative and a positive form, in one section. Some pairs have the same words in another
+order, others differ by a word. Words in braces are placeholders for random words: `SLOTS` for all
+companies, `SECTORS` by sector, a number for `{n}`.
 """
 # ruff: noqa: E501 (a pair of sentences stands on one line)
 
@@ -16,7 +16,7 @@ BUSINESS, RISKS, LEGAL, MDNA, NOTES = SECTIONS
 
 
 class Fact:
-    """What is stated in `section` in one of several wordings, each a pair: worse, better."""
+    """A fact: its section, and its wordings as pairs (negative form, positive form)."""
 
     def __init__(self, section: str, *wordings: tuple[str, str]) -> None:
         self.section, self.wordings = section, wordings
@@ -75,7 +75,7 @@ FACTS: Mapping[str, Fact] = {
         ("records of {customers} are kept without encryption", "records of {customers} are kept with encryption"),
     ),
 }  # fmt: skip
-# Sentences about a fact that state nothing about the company and this year.
+# Sentences that mention a fact without stating it for this company and year.
 HYPOTHESES = (
     "if {fact}, our results could suffer",
     "we may find that {fact}",
@@ -126,7 +126,7 @@ SECTORS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }  # fmt: skip
 
-# What every company writes, by section.
+# Boilerplate sentences by section.
 USUAL: Mapping[str, tuple[str, ...]] = {
     BUSINESS: (
         "{name} sells {product} and {product} to {customers} in {region}",

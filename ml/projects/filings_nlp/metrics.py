@@ -1,6 +1,4 @@
-"""Metrics of this project beside those of the task: the share of events that are predicted, and
-the share of false alarms.
-"""
+"""Custom metrics: the true positive rate and the false positive rate of "some event follows"."""
 
 from __future__ import annotations
 
@@ -16,13 +14,13 @@ NONE = "none"
 
 
 def caught(scored: ScoredRows, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Return (numerator, denominator) per filing: predicted events among filings with an event."""
+    """Return (filings, 2) flags: an event occurred and any event was predicted; one occurred."""
     followed = scored.expected != NONE
     return np.stack([followed & (scored.predicted != NONE), followed], axis=1).astype(np.float64)
 
 
 def false_alarms(scored: ScoredRows, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Return (numerator, denominator) per filing: predicted events among filings without one."""
+    """Return (filings, 2) flags: no event occurred but one was predicted; none occurred."""
     quiet = scored.expected == NONE
     return np.stack([quiet & (scored.predicted != NONE), quiet], axis=1).astype(np.float64)
 

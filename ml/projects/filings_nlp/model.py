@@ -1,9 +1,8 @@
 """Hierarchical attention over a document: words → sentences → sections → document.
 
-After Yang et al., Hierarchical Attention Networks for Document Classification (NAACL 2016), with a
-convolution over words in place of recurrent units, and attention that weighs each channel by itself
-(Shen et al., DiSAN, AAAI 2018). Nothing depends on how far a batch is filled up, so a document
-alone has the same answer as in a batch.
+After Yang et al., Hierarchical Attention Networks for Document Classification (NAACL 2016), with
+convolutions instead of recurrent units and a separate attention per channel (Shen et al., DiSAN,
+AAAI 2018). Padding has no effect: a document has the same output alone and in a batch.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from torch import Tensor, nn
 
 from ml.projects.filings_nlp.tokens import PADDING, SECTIONS
 
-# Attention begins near the largest value of each channel.
+# Initial sharpness, with which attention approximates a max over each channel.
 _SHARPNESS = 4.0
 
 
 class Answer(NamedTuple):
-    """The output for a batch; the weights of a level sum to 1, or are 0 without text."""
+    """The output for a batch. The weights of a level sum to 1, or are all 0 if it has no text."""
 
     logits: Tensor  # (documents, classes)
     sections: Tensor  # (documents, sections): weights
@@ -29,7 +28,7 @@ class Answer(NamedTuple):
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """A weighted mean of vectors (…, length, width), each channel with weights of its own."""
+    """Attention pooling of vectors (…, length, width), with separate weights per channel."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -37,8 +36,9 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.sharpness = nn.Parameter(torch.full((width,), _SHARPNESS))
 
     def forward(self, vectors: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean (…, width), and the weights (…, length) averaged over channels; `mask` is
-        True where there is a vector.
+        """Return the pooled vector (…, width) and the weights (…, length), averaged over channels.
+
+        `mask` (…, length) is False for padding.
         """
         there = mask.unsqueeze(-1)
         scores = (self.key(vectors) + self.sharpness * vectors).float()
@@ -47,7 +47,7 @@ class Attention(nn.Module):  # type: ignore[misc]
 
 
 class Neighbours(nn.Module):  # type: ignore[misc]
-    """A vector for each word (…, words, width), read with its neighbours by each of `kernels`."""
+    """Word encoder: an embedding and residual convolutions, one layer per size in `kernels`."""
 
     def __init__(
         self, words: int, width: int, dropout: float, kernels: Sequence[int] = (3,)
@@ -60,7 +60,7 @@ class Neighbours(nn.Module):  # type: ignore[misc]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, sentences: Tensor) -> Tensor:
-        """Return the vectors of the words of sentences (sentences, words)."""
+        """Return vectors (sentences, words, width) of word numbers (sentences, words)."""
         words = self.dropout(self.embedding(sentences))
         present = (sentences != PADDING).unsqueeze(-1)
         for layer in self.context:
@@ -71,10 +71,11 @@ class Neighbours(nn.Module):  # type: ignore[misc]
 class HierarchicalAttention(nn.Module):  # type: ignore[misc]
     """Predicts the event that follows each document of a `tokens.Batch`.
 
-    `encoder` makes vectors of `width` of the words of each sentence; without one, `Neighbours`
-    with `kernels`, odd numbers of words.
-    `prior` is what the shares of the classes add to the logits outside of training: where training
-    drew rare classes more often, it takes that back.
+    `encoder` maps word numbers (sentences, words) to vectors of `width`; the default is
+    `Neighbours` with the odd sizes `kernels`.
+
+    The buffer `prior` (classes,) is added to the logits outside of training. It corrects the
+    probabilities after class-balanced sampling.
     """
 
     prior: Tensor
@@ -103,7 +104,7 @@ class HierarchicalAttention(nn.Module):  # type: ignore[misc]
         self.register_buffer("prior", torch.zeros(classes))
 
     def forward(self, sentences: Tensor, places: Tensor) -> Answer:
-        """Return the answer to each document of a batch."""
+        """Return the output for the documents of a `Batch` (its two arrays as tensors)."""
         read, _ = self.words(self.encoder(sentences), sentences != PADDING)
         present = places > 0
         placed = self.sentence(read[places] + self.place)

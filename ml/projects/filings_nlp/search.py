@@ -1,7 +1,7 @@
-"""Search the convolutions of the encoder by weight sharing, before the training itself.
+"""Search the encoder's convolutions by differentiable architecture search before training.
 
-`train.py --search-epochs N` trains all of them in one model: training documents teach its weights,
-validation documents the choices (`ml.toolkit.torch.search`).
+`train.py --search-epochs N` trains all candidates in one model with shared weights. The weights are
+trained on training documents, the choices on validation documents (`ml.toolkit.torch.search`).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ml.toolkit.torch.search import Mixture, choice_logits, shared_weights, step
 from ml.toolkit.torch.updates import Updates
 
 KERNELS = (1, 3, 5)
-_RATE = 0.05  # of the choices
+_RATE = 0.05  # learning rate of the choice logits
 
 
 class Nothing(nn.Module):  # type: ignore[misc]
-    """The choice of no second layer."""
+    """The candidate without a second layer."""
 
     def forward(self, words: Tensor) -> Tensor:
-        """Return zeros, which the encoder adds to its words."""
+        """Return zeros, which the residual connection adds."""
         return torch.zeros_like(words)
 
 
 def shared(words: int, classes: int, width: int, dropout: float) -> HierarchicalAttention:
-    """Build a model with every value of `layers`, `kernel_1` and `kernel_2` at once."""
+    """Return a model that contains all candidates of `layers`, `kernel_1` and `kernel_2`."""
     model = HierarchicalAttention(words, classes, width, dropout)
     first, second = (
         {str(size): nn.Conv1d(width, width, size, padding=size // 2) for size in KERNELS}
@@ -47,7 +47,7 @@ def shared(words: int, classes: int, width: int, dropout: float) -> Hierarchical
 
 
 def settings_of(model: HierarchicalAttention) -> dict[str, int]:
-    """Return the settings of `train.py` that make a model of the best choices."""
+    """Return the settings of `train.py` for the best candidates of a `shared` model."""
     first, second = (layer.chosen for layer in model.encoder.context)
     settings = {"layers": 1 if second == "none" else 2, "kernel_1": int(first)}
     return settings if second == "none" else {**settings, "kernel_2": int(second)}
@@ -63,10 +63,10 @@ def searched(
     folder: Path,
     validate: Callable[[Updates, Metrics], None],
 ) -> tuple[dict[str, int], dict[str, float]]:
-    """Return the settings that a `shared` model chooses, and its metrics, in every process.
+    """Train a `shared` model; return its chosen settings and its metrics in every process.
 
-    labels: the classes of the documents that are `watched`, (documents,).
-    folder: the checkpoints, from which a search goes on; one that has ended is not repeated.
+    watched, labels: the validation documents and their class numbers (documents,).
+    folder: the checkpoints, from which an interrupted search resumes.
     """
     wrapped = world.wrap(model)
     optimiser = torch.optim.AdamW(shared_weights(model), settings["learning_rate"])

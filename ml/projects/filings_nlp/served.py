@@ -1,4 +1,4 @@
-"""The model as it is served, without PyTorch; the evaluation and the endpoint use it."""
+"""The served model, without PyTorch; used by the evaluation and the endpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ml.projects.filings_nlp.tokens import UNKNOWN, Document, Encoded, Vocabulary, stack
 from ml.serving.scoring.onnx import Graph
 
-# The graph; an int8 graph has another name, by which `Classifier` recognises it.
+# File names. `Classifier` recognises an int8 graph by its name.
 GRAPH, INT8, CLASSES = "model.onnx", "model.int8.onnx", "classes.json"
 INPUTS = ("sentences", "places")
 OUTPUTS = PROBABILITIES, OF_SECTIONS, OF_SENTENCES = (
@@ -21,7 +21,7 @@ OUTPUTS = PROBABILITIES, OF_SECTIONS, OF_SENTENCES = (
     "section_weights",
     "sentence_weights",
 )
-# Documents at once.
+# Documents per batch.
 BATCH = 64
 
 
@@ -37,32 +37,32 @@ class Read:
 
 
 class Classifier:
-    """The model in a folder whose files were verified."""
+    """The ONNX model in a folder; the caller has verified the folder's manifest."""
 
     def __init__(self, folder: Path) -> None:
         self.vocabulary = Vocabulary.load(folder)
         self.classes: tuple[str, ...] = tuple(json.loads((folder / CLASSES).read_text("utf-8")))
         is_int8 = (folder / INT8).is_file()
         self._graph = Graph(folder / (INT8 if is_int8 else GRAPH))
-        # Dynamic int8 scales a whole batch: alone, as served, a document has other probabilities.
+        # Dynamic int8 quantization depends on the whole batch, and serving has one document each.
         self._batch = 1 if is_int8 else BATCH
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
-        """Encode documents as `probabilities` takes them."""
+        """Return the word numbers of documents, the input of `probabilities`."""
         return [self.vocabulary.encode(document) for document in documents]
 
     def probabilities(self, documents: Sequence[Encoded]) -> NDArray[np.float64]:
-        """Return (documents, classes); each row has the sum 1."""
+        """Return the probabilities (documents, classes); each row sums to 1."""
         rows = [
             self._graph.run(stack(documents[start : start + self._batch])._asdict())[PROBABILITIES]
             for start in range(0, len(documents), self._batch)
         ]
-        # In double precision: single precision's rows sum to 1 with seven digits.
+        # Normalise in double precision, because float32 rows sum to 1 only within 1e-7.
         table = np.concatenate(rows).astype(np.float64)
         return np.asarray(table / table.sum(axis=1, keepdims=True))
 
     def read(self, document: Document) -> Read:
-        """Return the output for one document, and what it is based on."""
+        """Return the output for one document, with its number of sentences and unknown words."""
         encoded = self.vocabulary.encode(document)
         answer = self._graph.run(stack([encoded])._asdict())
         words = [word for section in encoded for sentence in section for word in sentence]

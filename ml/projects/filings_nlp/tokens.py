@@ -1,8 +1,7 @@
-"""Converts the text of a filing to the model's input; training, evaluation and the endpoint all use
-this file, so that a text means the same to all of them.
+"""Convert the text of a filing to the model's input, in training, evaluation and serving.
 
-A document is a mapping of sections to texts. A text is cut into sentences and these into words;
-words are numbers of a vocabulary, which is a JSON file of the model.
+A document maps sections to texts. A text is split into sentences, and a sentence into words. The
+model's vocabulary, a JSON file, maps words to numbers.
 """
 
 from __future__ import annotations
@@ -24,21 +23,22 @@ Ids = NDArray[np.int64]
 Encoded = Sequence[Sequence[tuple[int, ...]]]
 
 SECTIONS = ("business", "risk_factors", "legal_proceedings", "mdna", "notes")
-# Limits of a document: characters and sentences of a section, words of a sentence. A longer
-# sentence is cut into pieces, a longer section after its last sentence.
+# Limits: characters and sentences per section, words per sentence. A longer sentence is split into
+# pieces; a longer section is truncated.
 MOST_CHARACTERS, MOST_SENTENCES, MOST_WORDS = 200_000, 256, 48
 PADDING, UNKNOWN = 0, 1
 RESERVED = ("<padding>", "<unknown>", "<number>")
 FILE = "vocabulary.json"
-# The fewest documents that have a word of the vocabulary, and its largest size.
+# Minimum document frequency of a word, and maximum size of the vocabulary.
 SEEN_IN, MOST_KNOWN = 10, 30_000
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\s*\n\s*|(?<=[。！？])")
 _WORD = re.compile(r"\d[\d.,]*|[^\W\d_]+(?:'[^\W\d_]+)?")
 
 
 def sentences(text: str) -> list[list[str]]:
-    """Return the words of each sentence, in lower case; a number is `<number>`. Sentences without
-    words are left out, and long ones cut. Any text is valid; an empty one has no sentences.
+    """Return the words of each sentence in lower case, with `<number>` for numbers.
+
+    Sentences without words are left out; long sentences are split. An empty text gives [].
     """
     pieces = []
     for sentence in _SENTENCE.split(text[:MOST_CHARACTERS]):
@@ -51,7 +51,7 @@ def sentences(text: str) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words and their numbers; 0 is no word, 1 any word that is not here."""
+    """The words by number; 0 is padding and 1 an unknown word."""
 
     words: tuple[str, ...]
 
@@ -63,7 +63,7 @@ class Vocabulary:
 
     @classmethod
     def learn(cls, documents: Iterable[Document]) -> Vocabulary:
-        """Learn the words of SEEN_IN documents or more, the most frequent first."""
+        """Return the vocabulary of words in at least SEEN_IN documents, most frequent first."""
         counts: Counter[str] = Counter()
         for document in documents:
             counts.update(
@@ -73,7 +73,7 @@ class Vocabulary:
 
     @classmethod
     def frequent(cls, counts: Mapping[str, int]) -> Vocabulary:
-        """Build the vocabulary from the number of documents that have each word."""
+        """Return the vocabulary, given the number of documents by word."""
         ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         words = [word for word, count in ordered if count >= SEEN_IN and word not in RESERVED]
         return cls((*RESERVED, *words[: MOST_KNOWN - len(RESERVED)]))
@@ -84,12 +84,12 @@ class Vocabulary:
         return cls(tuple(json.loads((folder / FILE).read_text(encoding="utf-8"))))
 
     def save(self, folder: Path) -> None:
-        """Write its file into the folder."""
+        """Write the vocabulary to `folder`/vocabulary.json."""
         text = json.dumps(self.words, ensure_ascii=False, indent=0)
         (folder / FILE).write_text(text + "\n", encoding="utf-8")
 
     def encode(self, document: Document) -> Encoded:
-        """Return the numbers of the words, by section and sentence; a missing section is empty."""
+        """Return word numbers by section and sentence; a missing section counts as empty."""
         numbers: Mapping[str, int] = self._numbers  # type: ignore[attr-defined]
         return [
             [
@@ -101,14 +101,14 @@ class Vocabulary:
 
 
 class Batch(NamedTuple):
-    """Documents as the model takes them; each distinct sentence is stored once."""
+    """The model's input for several documents; each distinct sentence is stored once."""
 
     sentences: Ids  # (distinct sentences, words), padded with 0; the first sentence is empty
     places: Ids  # (documents, sections, sentences): row in `sentences`, padded with 0
 
 
 def stack(documents: Sequence[Encoded]) -> Batch:
-    """Stack encoded documents as one batch, with at least one place and one word."""
+    """Return encoded documents as one padded batch; no dimension except documents is 0."""
     rows: dict[tuple[int, ...], int] = {(): 0}
     longest = max((len(section) for sections in documents for section in sections), default=0)
     places = np.zeros((len(documents), len(SECTIONS), max(longest, 1)), np.int64)

@@ -1,10 +1,10 @@
-"""Train one model of filings: the whole loop, from the corpus to the files that serve.
+"""Train one model of filings, from the corpus to the files of the served model.
 
     python -m ml.projects.filings_nlp.train --data DIR --model OUT_DIR [--checkpoints DIR …]
 
-The same code trains in one process and in many (jobs/train-two.yml, jobs/train-elastic.yml,
-jobs/train-gpu.yml), on CPUs and GPUs. With --checkpoints a training that was killed goes on where
-it was. With --base it adapts a pretrained encoder by LoRA (jobs/lora.yml).
+It runs in one or several processes (jobs/train-two.yml, jobs/train-elastic.yml,
+jobs/train-gpu.yml), on CPUs and GPUs. With `--checkpoints`, an interrupted training resumes. With
+`--base`, it fine-tunes a pretrained encoder by LoRA (jobs/lora.yml).
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from ml.toolkit.training.model_folder import seal
 from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
-# The subfolder of an adapted model with the base that it was adapted from.
+# The subfolder of a LoRA model that holds its base model.
 BASE = "base"
-# Hyperparameters with their usual values: arguments of this program.
+# Hyperparameters with their defaults; each is a command-line argument.
 SETTINGS: dict[str, Any] = {
     "epochs": 14,
-    "batch": 16,  # documents of a step, of all processes together
-    "micro_batches": 1,  # of each process, accumulated before a step
+    "batch": 16,  # documents per step, over all processes
+    "micro_batches": 1,  # per process and step: gradient accumulation
     "learning_rate": 0.006,
-    "warm_up": 0.05,  # of all steps
+    "warm_up": 0.05,  # share of all steps
     "weight_decay": 0.01,
     "width": 32,
     "layers": 1,  # convolutions over the words of a sentence, 1 or 2
-    "kernel_1": 3,  # words that a convolution reads, an odd number
+    "kernel_1": 3,  # kernel size of the first convolution, in words; odd
     "kernel_2": 3,
-    "search_epochs": 0,  # of weight sharing, which then chooses `layers` and the kernels
+    "search_epochs": 0,  # epochs of the architecture search for `layers` and the kernels
     "dropout": 0.05,
-    "forgotten": 0.01,  # of the words, read as unknown ones
+    "forgotten": 0.01,  # share of the words that training replaces by the unknown word
     "clip": 1.0,
-    "rank": 8,  # of the adapters, with --base
+    "rank": 8,  # of the LoRA adapters, with --base
     "precision": "float32",
     "strategy": "ddp",  # fsdp: parameters and optimiser states are sharded over the processes
-    "sampling": "natural",  # balanced: all events come equally often
+    "sampling": "natural",  # balanced: all events are sampled equally often
     "patience": 3,  # epochs without a better validation loss
 }
 _CHOICES = {
@@ -74,11 +74,11 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model with the weights of its best epoch."""
+    """A trained model with the weights of its best epoch."""
 
-    model: HierarchicalAttention  # as it is served; its encoder has adapters where `base` was given
+    model: HierarchicalAttention  # in eval mode; its encoder has adapters if `base` was given
     vocabulary: Vocabulary
-    loss: float
+    loss: float  # validation log loss of the best epoch
     seconds: float
     steps: int
 
@@ -92,16 +92,14 @@ def fit(
     device: Device = "auto",
     base: Pretrained | None = None,
 ) -> Fitted | None:
-    """Train a model; None in every process but the first. `folder` holds the checkpoints, from
-    which a training goes on.
+    """Train a model; return it in the first process and None in the others.
 
-    With `base` its encoder stays as it is and gets LoRA adapters of `settings["rank"]`; they and
-    the layers after it are trained, and only these are in the checkpoints.
-
-    With `search_epochs` the architecture is searched first, and replaces that of `settings`.
+    `folder` holds the checkpoints, from which an interrupted training resumes. With `base`, the
+    pretrained encoder is frozen; only its LoRA adapters and the later layers are trained and
+    checkpointed. With `search_epochs`, an architecture search first updates `settings`.
     """
     with distributed(seed=seed, device=device) as world, ExitStack() as context:
-        folder = Path(world.gather(str(folder))[0])  # a temporary one is the first process's
+        folder = Path(world.gather(str(folder))[0])  # all processes use the first one's folder
         split, classes = corpus.splits[TRAIN], corpus.classes
         vocabulary = base.vocabulary if base else Vocabulary.learn(split.documents)
         documents = [vocabulary.encode(document) for document in split.documents]
@@ -139,7 +137,7 @@ def fit(
             settings.update(searched)
             if world.first:
                 report(metrics, 0)
-            world.seed(seed, shared=True)  # the training is that of these settings alone
+            world.seed(seed, shared=True)  # same result as a training without the search
         encoder = adapters.lora(base.encoder(), ADAPTED, rank=settings["rank"]) if base else None
         width = base.shape["width"] if base else settings["width"]
         kernels = [settings["kernel_1"], settings["kernel_2"]][: settings["layers"]]
@@ -149,7 +147,7 @@ def fit(
         if settings["sampling"] == "balanced":
             shares = np.bincount(labels, minlength=len(classes)) / len(labels)
             bare.prior += torch.from_numpy(np.log(shares * len(classes))).float()
-        unsharded = copy.deepcopy(bare) if world.first else None  # a sharded model has no copy
+        unsharded = copy.deepcopy(bare) if world.first else None  # FSDP models cannot be copied
         model = world.wrap(bare, settings["strategy"])
         trained = adapters.trained(bare)
         best = copy.deepcopy(trained)
@@ -216,10 +214,10 @@ def validate(
     corpus: Corpus,
     metrics: Metrics,
 ) -> None:
-    """Count this process's share of validation.
+    """Add this process's share of the validation loss and accuracy to `metrics`.
 
-    All processes read equally many documents, as a sharded model needs: the last ones of some are
-    not counted.
+    All processes run the same number of documents, which FSDP requires; padding documents are not
+    counted.
     """
     labels = torch.from_numpy(corpus.numbers(VALIDATION)[world.rank :: world.size])
     longest = -(-len(documents) // world.size)
@@ -232,7 +230,7 @@ def validate(
 
 
 def logits(model: HierarchicalAttention, documents: Sequence[Encoded]) -> Tensor:
-    """Return the model's logits outside of training, on the CPU: (documents, classes)."""
+    """Return the model's logits in eval mode, on the CPU: (documents, classes)."""
     model.eval()
     answered = [model.prior.new_empty(0, len(model.prior)).cpu()]
     for start in range(0, len(documents), BATCH):
@@ -246,24 +244,26 @@ def logits(model: HierarchicalAttention, documents: Sequence[Encoded]) -> Tensor
 def stacked(
     part: Rows, documents: Sequence[Encoded], forgotten: float, draw: np.random.Generator
 ) -> Rows:
-    """Return the documents of some rows with a few words replaced by unknown ones: the model has to
-    learn the effect of a new word.
+    """Return a batch of the documents `part["row"]`, with random words replaced by UNKNOWN.
+
+    Each known word is replaced with probability `forgotten`, so that the model learns to handle
+    unknown words.
     """
     batch = stack([documents[row] for row in part["row"].tolist()])
     unknown = (draw.random(batch.sentences.shape) < forgotten) & (batch.sentences > UNKNOWN)
     sentences = np.where(unknown, UNKNOWN, batch.sentences)
-    # The labels first: the loader counts its samples by the length of the first column.
+    # Labels first, because the loader takes the number of samples from the first column.
     return {"label": part["label"], "sentences": sentences, "places": batch.places}
 
 
 def cosine(step: int, total: int, warm_up: float) -> float:
-    """Return a step's share of the highest learning rate: linear warm-up, then half a cosine."""
+    """Return the learning rate factor of a step, 0 to 1: linear warm-up and cosine decay."""
     rising = max(1.0, warm_up * total)
     return min(1.0, (step + 1) / rising) * (1 + math.cos(math.pi * min(1.0, step / total))) / 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train one model by the arguments of the command line: read, split, train, log, save."""
+    """Read and split the data; train, log, export and save one model."""
     parser = argparse.ArgumentParser(description="Train one model of filings.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
@@ -336,8 +336,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def save_adapted(folder: Path, model: HierarchicalAttention, base: Pretrained) -> dict[str, float]:
-    """Write the adapters and their base into the model's folder, merge them into the encoder, and
-    return how large they are and which share of all parameters was trained.
+    """Write the adapters and a copy of the base, and merge the adapters into `model.encoder`.
+
+    Return the size of the adapters and the share of trained parameters.
     """
     folder.mkdir(parents=True, exist_ok=True)
     share = adapters.trained_share(model)
@@ -348,7 +349,7 @@ def save_adapted(folder: Path, model: HierarchicalAttention, base: Pretrained) -
 
 
 def _examples(vocabulary: Vocabulary, split: Split) -> list[list[Encoded]]:
-    """Return the examples to compare the export on: together, alone, empty, unknown words."""
+    """Return the batches that test the export: many documents, one, an empty one, unknown words."""
     documents = [vocabulary.encode(document) for document in split.documents[:32]]
     nothing = vocabulary.encode({})
     unknown = vocabulary.encode({"notes": "Ordnungsgemäß."})

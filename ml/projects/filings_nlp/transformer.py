@@ -1,7 +1,7 @@
-"""A small transformer that reads words in their sentence, pretrained without labels (pretrain.py).
+"""A small transformer encoder of sentences, pretrained without labels (pretrain.py).
 
-After Vaswani et al., Attention Is All You Need (2017), with normalisation before each part (Xiong
-et al., 2020) and learnt positions. A padded sentence has the vectors that it has alone.
+After Vaswani et al., Attention Is All You Need (2017), with pre-layer normalisation (Xiong et al.,
+2020) and learnt positions. Padding has no effect on the vectors of a sentence.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ml.serving.scoring.manifest import ManifestError
 from ml.toolkit.training.model_folder import seal, unseal
 
 WEIGHTS = "encoder.safetensors"
-# The layers that get adapters: those for which the paper of LoRA reports its results.
+# The layers with LoRA adapters, as in the LoRA paper's experiments.
 ADAPTED = ("query", "value")
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Self-attention between the words of a sentence, then two layers for each word."""
+    """A transformer block: self-attention over the words of a sentence, and a feed-forward part."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Block(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """Return new vectors (sentences, words, width); `mask` is True where there is a word."""
+        """Return new vectors (sentences, words, width); `mask` is False for padding."""
         read = self.before_attention(vectors)
         sentences, words, width = read.shape
 
@@ -57,7 +57,7 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
-    """A vector of `width` for each word of sentences of at most MOST_WORDS words."""
+    """Encoder of sentences with at most MOST_WORDS words; returns a vector of `width` per word."""
 
     def __init__(self, vocabulary: int, width: int = 64, layers: int = 2, heads: int = 4) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
 
 class MaskedWords(nn.Module):  # type: ignore[misc]
-    """Predicts the word at each place of a sentence from the others (Devlin et al., 2018)."""
+    """The encoder with a masked language modelling head (Devlin et al., 2018)."""
 
     def __init__(self, encoder: Transformer) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class MaskedWords(nn.Module):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A pretrained encoder in a folder whose files were verified."""
+    """A pretrained encoder in a folder with a verified manifest."""
 
     folder: Path
     shape: Mapping[str, int]  # arguments of Transformer: width, layers, heads
@@ -98,7 +98,7 @@ class Pretrained:
 
     @classmethod
     def load(cls, folder: Path) -> Pretrained:
-        """Load the encoder in a folder; ends the program if a file was changed."""
+        """Verify and open the folder; exit with an error if a file was changed or is missing."""
         try:
             facts, digest = unseal(folder)
         except (ManifestError, OSError) as error:
@@ -116,24 +116,24 @@ class Pretrained:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Return the words that it knows."""
+        """The encoder's vocabulary."""
         return Vocabulary.load(self.folder)
 
     def encoder(self) -> Transformer:
-        """Return the encoder with its weights."""
+        """Return a new encoder with the pretrained weights."""
         encoder = Transformer(len(self.vocabulary), **self.shape)
         encoder.load_state_dict({**load_file(self.folder / WEIGHTS)})
         return encoder
 
     def copy(self, folder: Path) -> None:
-        """Copy the files into a folder, as a part of the model that was adapted from it."""
+        """Copy the files to `folder`, a subfolder of the fine-tuned model."""
         shutil.copytree(self.folder, folder)
 
 
 def write(
     folder: Path, encoder: Transformer, vocabulary: Vocabulary, facts: Mapping[str, Any]
 ) -> str:
-    """Write what `Pretrained.load` reads; return the digest of the folder."""
+    """Write the folder that `Pretrained.load` reads; return its digest."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = encoder.cpu().state_dict()
     save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / WEIGHTS)

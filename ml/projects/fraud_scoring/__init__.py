@@ -1,1 +1,1 @@
-"""The model fraud-scoring: README.md says where a person goes on."""
+"""Score card transactions for fraud; see README.md."""

@@ -1,7 +1,7 @@
-"""What errors cost, and the threshold that follows: metrics and the endpoint use the same one.
+"""The cost of errors and the resulting threshold, shared by the metrics and the endpoint.
 
-A fraud that is missed costs its amount, and a false alarm a review. A transaction is reviewed where
-that is expected to cost less.
+A missed fraud costs its amount; a false alarm costs `REVIEW`, in the currency of the amounts. A
+transaction is reviewed if a review has the lower expected cost.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ REVIEW = 5.0
 
 
 def threshold(amount: float) -> float:
-    """Return the probability above which a review costs less than the fraud: where p × amount is
-    (1 − p) × REVIEW (Elkan 2001, The Foundations of Cost-Sensitive Learning). It is 1 for an
-    amount of 0 or less, of which a fraud takes nothing.
+    """Return the fraud probability p above which a review has the lower expected cost.
+
+    It solves p × amount = (1 − p) × REVIEW (Elkan 2001, The Foundations of Cost-Sensitive
+    Learning). An amount of 0 or less gives 1: it is never reviewed.
     """
     return REVIEW / (REVIEW + max(amount, 0.0))

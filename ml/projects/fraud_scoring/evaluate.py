@@ -1,4 +1,4 @@
-"""Measure a model on rows that it was not trained on, beside a constant prediction.
+"""Evaluate a model on held-out rows, with a constant prediction as the baseline.
 
 python -m ml.projects.fraud_scoring.evaluate --data DIR --model DIR --evaluation OUT_DIR
 """
@@ -12,7 +12,7 @@ if __name__ == "__main__":
     evaluate(
         PROJECT,
         model="fraud-scoring",
-        unit="row",  # what one row is about, as reports call it
-        # `baseline=` takes the metrics of a model that a first one has to beat instead of a
-        # constant, and `baseline_from=` says how that model was made.
+        unit="row",  # the noun for one row in reports
+        # To replace the constant baseline, pass the metrics of another model as `baseline=` and
+        # describe that model in `baseline_from=`.
     )

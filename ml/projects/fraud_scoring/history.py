@@ -1,6 +1,6 @@
-"""Computes the model's columns of a card's history, from the features known at a moment.
+"""Compute the model's history columns from a card's feature values at a point in time.
 
-Training, evaluation and the endpoint call `history`, so that a feature means the same to all.
+Training, evaluation and the endpoint call `history`, which prevents training-serving skew.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _WINDOWS = {"count_1h": 3600, "sum_1h": 3600, "count_24h": 86_400, "sum_24h": 86
 
 
 def history(second: float, features: Mapping[str, Any]) -> Row:
-    """Return the columns with `feature_set: card_payments` of the schema.
+    """Return the columns that the schema marks with `feature_set: card_payments`.
 
-    `second` is the time of the transaction since 1970. The windows of the features end with the
-    latest payment: one that is over at `second` counts 0. Without a known payment (an unknown card,
-    or none within the lookback), counts and sums are 0 and the others are missing.
+    `second` is the transaction's Unix time. Feature windows end at the card's latest payment. A
+    window that no longer covers `second` gives a count and a sum of 0. Without a payment in the
+    lookback (also for an unknown card), counts and sums are 0 and the other columns are None.
     """
     last, usual = features.get("last_paid"), features.get("usual_amount")
     since = None if last is None else max(int(second) - int(last.timestamp()), 0)

@@ -1,7 +1,7 @@
-"""Metrics of what errors cost, and of the decisions at the threshold that follows from the costs.
+"""Metrics of the cost of errors and of the decisions at the cost-based threshold of `costs.py`.
 
-A fraud that is missed costs its amount, and a false alarm costs a review. A transaction is reviewed
-where that is expected to cost less: the threshold of its probability follows from its amount.
+A missed fraud costs its amount; a false alarm costs a review. Each transaction has its own
+threshold, which depends on its amount.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 def _of(scored: ScoredRows, columns: Columns) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return 1 for each fraud, 1 for each review, and the amounts."""
+    """Return three arrays (rows,): 1 for fraud, 1 for a reviewed row, and the amount."""
     amount = columns["amount"].astype(np.float64)
     return (
         scored.ones,
@@ -29,7 +29,7 @@ def _of(scored: ScoredRows, columns: Columns) -> tuple[NDArray[Any], NDArray[Any
 
 
 def cost(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
-    """Return what errors cost, and what frauds cost without reviews, of each transaction."""
+    """Return (rows, 2): the cost of each row's error, and its fraud cost without any review."""
     fraud, review, amount = _of(scored, columns)
     return np.stack(
         [fraud * (1 - review) * amount + (1 - fraud) * review * REVIEW, fraud * amount], axis=1
@@ -37,18 +37,24 @@ def cost(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
 
 
 def reviewed(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
-    """Return 1 for each transaction that is reviewed: the mean is the selection rate."""
+    """Return (rows,): 1 for a reviewed transaction, else 0; the mean is the selection rate."""
     return np.asarray(_of(scored, columns)[1])
 
 
 def caught(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
-    """Return (reviewed frauds, frauds): their ratio is the true positive rate."""
+    """Return (rows, 2) flags: reviewed fraud, fraud.
+
+    The ratio of their sums is the true positive rate.
+    """
     fraud, review, _ = _of(scored, columns)
     return np.stack([fraud * review, fraud], axis=1)
 
 
 def false_alarms(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
-    """Return (other reviews, other transactions): their ratio is the false positive rate."""
+    """Return (rows, 2) flags: reviewed non-fraud, non-fraud.
+
+    The ratio of their sums is the false positive rate.
+    """
     fraud, review, _ = _of(scored, columns)
     return np.stack([(1 - fraud) * review, 1 - fraud], axis=1)
 

@@ -17,9 +17,9 @@ from ml.toolkit.training.boosting import boost_lightgbm, threads
 from ml.toolkit.training.boosting import contributions as contributions_of_trees
 
 FILE = "model.txt"
-# Each is an argument of train.py, and may be an entry of `search_space` in jobs/sweep.yml. The last
-# two are not LightGBM's: how much more a fraud counts than another row, and the share of the other
-# rows that train.
+# Each is an argument of train.py and can be searched in jobs/sweep.yml. The last two are not
+# LightGBM's: `positive_weight` is the weight of a fraud relative to another row, `others_share` the
+# fraction of the non-fraud rows kept for training.
 SETTINGS = {
     "trees": 1000,
     "learning_rate": 0.05,
@@ -42,10 +42,10 @@ SETTINGS = {
 def fit(
     columns: Columns, train: Numbers, validation: Numbers, settings: dict[str, Any], seed: int
 ) -> Any:
-    """Return a booster with the number of trees that is best on the validation rows.
+    """Return a LightGBM booster with early stopping on the validation rows.
 
-    Weights and sampling change the apparent rate of fraud; the probabilities are corrected for
-    that.
+    Weighting and downsampling change the fraud rate seen in training. The first tree's leaves are
+    shifted to correct the predicted probabilities.
     """
     import lightgbm as lgb
 
@@ -62,7 +62,7 @@ def fit(
     )
     watched = data.create_valid(validation.table, validation.labels)
     parameters = {
-        # The metric ranks: it does not depend on the apparent rate of fraud.
+        # AUC depends on the ranking only, so weighting and downsampling do not distort it.
         **{"objective": "binary", "metric": "auc", "bagging_freq": 1},
         **{"seed": seed, "deterministic": True, "force_row_wise": True},
         **{"num_threads": threads(), "verbosity": -1},
@@ -87,12 +87,12 @@ def load(folder: Path) -> Trees:
 
 
 def predict(model: Any, table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability of 1 for each row."""
+    """Return (rows,): the probability of class 1."""
     return np.asarray(model.predict(table))
 
 
 def contributions(folder: Path, table: NDArray[np.float64]) -> Contributions | str:
-    """Return what each column adds to the scores of rows."""
+    """Return the SHAP contribution of each column to each row's score, or why there is none."""
     import lightgbm as lgb
 
     return contributions_of_trees(lgb.Booster(model_file=folder / FILE), table)

@@ -1,4 +1,7 @@
-"""Write the rows that an AutoML job may see: split.py --data DIR --train DIR --validation DIR."""
+"""Write the training and validation rows for an AutoML job.
+
+python -m ml.projects.fraud_scoring.split --data DIR --train DIR --validation DIR
+"""
 
 from ml.projects.fraud_scoring.train import PROJECT
 from ml.toolkit.training.tabular import split

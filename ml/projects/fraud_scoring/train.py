@@ -1,4 +1,4 @@
-"""Train one model and log how it does on the validation rows.
+"""Train one model and log its metrics on the validation rows.
 
 python -m ml.projects.fraud_scoring.train --data DIR --model OUT_DIR [--learning-rate … …]
 """
@@ -14,7 +14,7 @@ from ml.projects.fraud_scoring.metrics import METRICS
 from ml.toolkit.data.feature_sets import FeatureJoin
 from ml.toolkit.training.tabular import Tabular, train
 
-# The columns, the target and the splits: the first file to look at.
+# Declares the columns, the target and the splits. Start reading the project there.
 SCHEMA = Path(__file__).parent / "data" / "fraud_scoring.schema.yml"
 FEATURES = FeatureJoin((FEATURE_SET,), history)
 PROJECT = Tabular(SCHEMA, model, derive, ENCODING, METRICS, FEATURES)

@@ -1,16 +1,15 @@
-"""Transactions of cards by a known mechanism, so that the best possible model is known too.
+"""Generate synthetic card transactions with known fraud probabilities.
 
 python -m ml.projects.fraud_scoring.transactions --out DIR [--seed N --cards N --days N]
 
-It writes DIR/fraud_scoring/table.csv, the rows whose labels are final by the last day, and
-DIR/card_payments/payments.parquet, the source of the feature set `card_payments`. It prints the AUC
-of the best model: `data` was made so, without other arguments. A fraud is known when it is
-reported, any other label when no report can come any more. A payment arrives in the source seconds
-after it was made, one in a hundred hours later.
+It writes DIR/fraud_scoring/table.csv (the rows whose labels are final by the last day) and
+DIR/card_payments/payments.parquet (the source of the feature set `card_payments`). The default
+arguments generated the committed `data`. A fraud label is known once the fraud is reported; any
+other label is known after FINAL_AFTER days. A payment arrives in the source within seconds, one in
+a hundred up to two days later.
 
-Whether a transaction is a fraud is drawn with a probability that follows from its columns and the
-day, and from nothing else: no model can rank better than that probability does. The same seed gives
-the same rows.
+The fraud probability depends only on the columns and the day. No model can therefore rank better
+than that probability; the command prints its AUC. The same seed gives the same rows.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ HOUR, DAY = 3600, 86_400
 CARDS, DAYS = 500, 180
 # Share of the rows that are fraud.
 RATE = 0.01
-# Days until a charge-back is reported, on average, and until none comes any more.
+# Days from a fraud to its charge-back: the mean, and the maximum.
 REPORTED_AFTER, FINAL_AFTER = 7.0, 30
-# What a category adds to the log odds of fraud, by how much that grows over the whole time, and
-# the usual amount of a purchase.
+# Per category: its term in the log odds of fraud, the growth of that term over the whole period,
+# and the usual amount of a purchase.
 CATEGORIES = {
     "grocery": (-1.5, 0.0, 35.0),
     "fuel": (-0.8, 0.0, 50.0),
@@ -52,29 +51,27 @@ CATEGORIES = {
 }
 CHANNELS = {"chip": -1.5, "contactless": -0.5, "online": 1.2}
 AGES = ("18-34", "35-59", "60+")
-# The weights of the log odds: seen in an hour, out of the usual, at night, abroad.
+# Weights in the log odds: payments in the last hour, amount ÷ usual amount, at night, abroad.
 VELOCITY, UNUSUAL, NIGHT, ABROAD = 1.2, 1.3, 1.3, 1.8
-# A burst: several purchases of one card in less than an hour.
+# A burst is several purchases of one card within an hour: its probability and longest length.
 BURSTS, LONGEST = 0.03, 6
-# Seconds until a payment arrives in the source, at most; late ones, and their share.
+# Maximum arrival delay in seconds: of a normal payment, of a late one; the share of late ones.
 ARRIVES, LATE, LATE_SHARE = 20, 2 * DAY, 0.01
-# The card's history: the mechanism uses it, the model reads it from the feature set.
+# The card's history. The table omits these columns: the model reads them from the feature set.
 HISTORY = ("count_1h", "sum_1h", "count_24h", "sum_24h", "since_last", "usual_amount")
 
 
 @dataclass(frozen=True)
 class Transactions:
-    """Rows in the order of time: the columns of the table, the true probability of fraud, and the
-    seconds since START at which each was made and at which its label is known.
-    """
+    """Transactions sorted by time, one array element per transaction."""
 
-    columns: Mapping[str, NDArray[Any]]
-    probability: Floats
-    seconds: NDArray[np.int64]
-    labelled: NDArray[np.int64]
+    columns: Mapping[str, NDArray[Any]]  # the columns of the table
+    probability: Floats  # the true probability of fraud
+    seconds: NDArray[np.int64]  # time of the transaction, in seconds since START
+    labelled: NDArray[np.int64]  # time at which the label is known, in seconds since START
 
     def subset(self, rows: NDArray[Any]) -> Transactions:
-        """Return the rows of a mask."""
+        """Return the transactions that the boolean mask `rows` selects."""
         columns = {name: value[rows] for name, value in self.columns.items()}
         return Transactions(
             columns, self.probability[rows], self.seconds[rows], self.labelled[rows]
@@ -82,7 +79,7 @@ class Transactions:
 
 
 def generate(seed: int = 0, cards: int = CARDS, days: int = DAYS) -> Transactions:
-    """Generate the transactions of some cards over some days."""
+    """Return random transactions of `cards` cards over `days` days."""
     draw = np.random.default_rng(seed)
     card, seconds = _moments(draw, cards, days)
     count = len(card)
@@ -127,16 +124,17 @@ def generate(seed: int = 0, cards: int = CARDS, days: int = DAYS) -> Transaction
 
 
 def windowed(card: NDArray[Any], seconds: NDArray[Any], amount: Floats) -> dict[str, NDArray[Any]]:
-    """Return for each transaction what its card did before it, never at or after it: count and sum
-    in the last hour and day, the seconds since the last one (NaN for none), and the mean amount
-    so far (its own for the first).
+    """Return the history columns of each transaction, from strictly earlier ones of its card.
+
+    They are count and sum in the last hour and day, seconds since the last transaction (NaN for
+    none), and the mean amount so far (the transaction's own amount for the first).
     """
     order = np.lexsort((seconds, card))
     cards, times = card[order].astype(np.int64), seconds[order].astype(np.int64)
-    # Cards lie so far apart that no window reaches into another one.
+    # Each card gets its own range of `place`, so that no window reaches into another card.
     stride = int(times.max(initial=0)) + 2 * DAY
     place = cards * stride + times
-    # In cents, whose sums are exact: they do not depend on what other cards spent.
+    # Integer cents: differences of cumulative sums are exact, without float rounding.
     sums = np.concatenate([[0], np.cumsum(np.rint(amount[order] * 100).astype(np.int64))])
     here = np.searchsorted(place, place)
     first = np.searchsorted(place, cards * stride)
@@ -155,18 +153,16 @@ def windowed(card: NDArray[Any], seconds: NDArray[Any], amount: Floats) -> dict[
 
 
 def best_auc(probability: Floats) -> float:
-    """Return the expected AUC of ranking by the true probabilities: the share in the right order of
-    all pairs of a fraud and another transaction, each with its probability.
-    """
+    """Return the expected AUC of ranking by the true fraud probabilities."""
     ordered = np.sort(probability)
     below = np.concatenate([[0.0], np.cumsum(1 - ordered)[:-1]])
-    # A pair of a row with itself does not exist; ties have no part in continuous probabilities.
+    # Exclude pairs of a row with itself. Continuous probabilities have no ties.
     total = ordered.sum() * (1 - ordered).sum() - (ordered * (1 - ordered)).sum()
     return float((ordered * below).sum() / total)
 
 
 def payments(transactions: Transactions, seed: int) -> pl.DataFrame:
-    """Return the source of the feature set, in the order of arrival."""
+    """Return the source table of the feature set, sorted by arrival time."""
     draw = np.random.default_rng([seed, 1])
     count = len(transactions.seconds)
     most = np.where(draw.random(count) < LATE_SHARE, LATE, ARRIVES)
@@ -196,14 +192,14 @@ def write(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Generate and write, by the arguments of the command line."""
+    """Write the labels and the payments; print the AUC of the best possible model."""
     parser = argparse.ArgumentParser(description="Write a table of transactions.")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     for name, usual in (("seed", 0), ("cards", CARDS), ("days", DAYS)):
         parser.add_argument(f"--{name}", type=int, default=usual)
     options = parser.parse_args(arguments)
     transactions = generate(options.seed, options.cards, options.days)
-    # In the last days only frauds have known labels: these days would make fraud seem common.
+    # Among the last days only frauds already have labels, which would inflate the fraud rate.
     table = transactions.subset(transactions.seconds + FINAL_AFTER * DAY <= options.days * DAY)
     labels = {name: value for name, value in table.columns.items() if name not in HISTORY}
     write(labels, options.out / PROJECT / "table.csv")
@@ -217,10 +213,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _moments(
     draw: np.random.Generator, cards: int, days: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the card and the second of each transaction, in the order of time."""
+    """Return the card and the time (seconds since START) of each transaction, sorted by time."""
     count = draw.poisson(0.4 * cards * days)
     card = draw.integers(0, cards, count)
-    # By day more than by night.
+    # Only 8 % of the transactions are between 0:00 and 6:00.
     hour = np.where(
         draw.random(count) < 0.08, draw.uniform(0, 6, count), draw.uniform(6, 24, count)
     )
@@ -230,7 +226,7 @@ def _moments(
     card = np.concatenate([card, card[again]])
     later = seconds[again] + draw.integers(1, HOUR, len(again))
     seconds = np.concatenate([seconds, later])
-    # A card is in one place at a time.
+    # Drop duplicates: a card has at most one transaction per second.
     _, unique = np.unique(card * (days + 1) * DAY + seconds, return_index=True)
     card, seconds = card[unique], seconds[unique]
     order = np.argsort(seconds, kind="stable")
@@ -238,7 +234,7 @@ def _moments(
 
 
 def _with_rate(odds: Floats, rate: float) -> Floats:
-    """Return the probabilities of these log odds, shifted so that their mean is the rate."""
+    """Return the probabilities of log odds shifted by a constant so that their mean is `rate`."""
     low, high = -60.0, 60.0
     for _ in range(60):
         middle = (low + high) / 2

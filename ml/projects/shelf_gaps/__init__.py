@@ -1,1 +1,1 @@
-"""Empty places on images of shelves, by Mask R-CNN."""
+"""Detect empty places ("gaps") in images of shelves by Mask R-CNN."""

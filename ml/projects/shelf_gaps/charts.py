@@ -1,4 +1,4 @@
-"""Charts of an evaluation, for its report: boxes drawn over images, precision and recall."""
+"""Charts for the evaluation's report: boxes drawn over images, and precision-recall curves."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ml.projects.shelf_gaps.images import decoded
 from ml.toolkit.figures import RunFiles
 
 Row = Mapping[str, str]
-# Overlaps whose curves are drawn.
+# IoU thresholds of the curves.
 DRAWN = (0.5, 0.75, 0.9)
-# Colours: objects green, certain boxes red, other boxes orange.
+# Colours: true gaps green, predicted boxes with a high score red, others orange.
 _OBJECT, _CERTAIN, _OTHER = "#2ca02c", "#d62728", "#ff9f1c"
 _LEAST_SCORE = 0.2
 
 
 def curves(run: RunFiles) -> alt.Chart | None:
-    """Chart the precision at each recall, by overlap, on the stores that training never saw."""
+    """Return the precision-recall curves of the test split by IoU threshold, or None."""
     rows = _rows(run)
     if not rows:
         return None
@@ -48,17 +48,17 @@ def curves(run: RunFiles) -> alt.Chart | None:
 
 
 def best(run: RunFiles) -> Any:
-    """Draw images with as many gaps as the model expects."""
+    """Draw the images with the smallest error of the predicted number of gaps."""
     return _chosen(run, "best")
 
 
 def worst(run: RunFiles) -> Any:
-    """Draw images where the expected number of gaps is furthest from the true one."""
+    """Draw the images with the largest error of the predicted number of gaps."""
     return _chosen(run, "worst")
 
 
 def stores(run: RunFiles) -> Any:
-    """Draw two images of each store."""
+    """Draw up to two images of each store."""
     rows = _kept(run)
     names = sorted({row["slice:store"] for row in rows})
     of_store = {name: [row for row in rows if row["slice:store"] == name][:2] for name in names}
@@ -66,7 +66,7 @@ def stores(run: RunFiles) -> Any:
 
 
 def _rows(run: RunFiles) -> list[Row]:
-    """Return the predictions of the test."""
+    """Return the rows of predictions.csv of the test split; [] without predictions."""
     if run.predictions is None:
         return []
     with run.predictions.open(encoding="utf-8", newline="") as file:
@@ -79,7 +79,7 @@ def _folder(run: RunFiles) -> Path | None:
 
 
 def _kept(run: RunFiles) -> list[Row]:
-    """Return the rows whose images were kept."""
+    """Return the test rows whose images the evaluation kept."""
     folder = _folder(run)
     rows = _rows(run) if folder else []
     return [row for row in rows if folder and (folder / f"{row['unit']}.img").is_file()]
@@ -95,7 +95,7 @@ def _chosen(run: RunFiles, kind: str) -> Any:
 
 
 def _drawn(run: RunFiles, rows: Sequence[Row]) -> Any:
-    """Draw the images beside each other, each with its objects and boxes."""
+    """Return a figure of the images with their true and predicted boxes, or None without images."""
     folder = _folder(run)
     if folder is None or not rows:
         return None

@@ -1,17 +1,17 @@
-"""A folder of images with annotations as Pascal VOC has them, split by the store.
+"""Read a folder of images with Pascal VOC annotations, and split it by store.
 
     JPEGImages/NAME.jpg               the images; .jpeg, .png and .webp too
-    Annotations/NAME.xml              the boxes of their gaps: the `bndbox`, in pixels, of each
-                                      `object` with the name `gap`; other objects do not count
-    ImageSets/Main/STORE.txt          which images are of which store, a name a line
-    SegmentationObject/NAME.png       optional: pixels of object k of the annotation have the value
-                                      k; a gap without a mask fills its box
+    Annotations/NAME.xml              the gaps: a `bndbox` in pixels for each `object` named `gap`;
+                                      other objects are ignored
+    ImageSets/Main/STORE.txt          the names of the store's images, one per line
+    SegmentationObject/NAME.png       optional masks: the pixels of the annotation's object k have
+                                      the value k; a gap without a mask fills its box
 
-Or a folder with `recipe.json`, from which such a folder is drawn (`shelves`):
+Alternatively, a folder has `recipe.json`, from which `shelves` draws such a folder:
 `{"seed": 0, "size": 160, "stores": {"north": 25, …}}`.
 
-A store is in one split, by a hash of its name: it stays there when others are added, and no store
-of the test is known to a model.
+A hash of its name assigns a store to a split, so that adding stores does not move others. Test
+stores are never in training.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ml.serving.scoring.messages import BadRequest
 from ml.toolkit.data.tables import DataRefused, Flaw
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
-# Of ten stores, how many are for training and for validation; the others are the test.
+# Tenths of the stores for training and for validation; the rest is the test.
 _TRAIN, _VALIDATION = 6, 2
 RECIPE = "recipe.json"
 LABEL = "gap"
 _IMAGES, _ANNOTATIONS = "JPEGImages", "Annotations"
 _STORES, _MASKS = Path("ImageSets/Main"), "SegmentationObject"
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-# Luminance up to which an image is dim, and from which it is bright.
+# Mean luminance (0 to 1) below which an image is dim, and above which it is bright.
 _DIM, _BRIGHT = 0.25, 0.42
 
 
@@ -55,16 +55,16 @@ class Picture:
     file: Path
     masks_file: Path | None  # None: masks fill their boxes
     boxes: NDArray[np.float64]  # (n, 4): x1, y1, x2, y2 in pixels of the image
-    # Number of each box's object in the annotation and in `masks_file`, from 1.
+    # Per box: its object number in the annotation and in `masks_file`, from 1.
     objects: Sequence[int]
 
     @property
     def annotation(self) -> Path:
-        """Return the file that has the boxes."""
+        """The annotation file of the image."""
         return self.file.parent.parent / _ANNOTATIONS / f"{self.name}.xml"
 
     def sample(self, size: int) -> Sample:
-        """Return the image as the network takes it."""
+        """Return the image letterboxed to `size` × `size`, with its boxes and masks."""
         image = letterboxed(decoded(self.file.read_bytes(), size), size)
         boxes = self.boxes * image.scale
         masks = np.zeros((len(boxes), size, size), dtype=np.uint8)
@@ -82,7 +82,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sample:
-    """A picture as the network takes it."""
+    """A letterboxed picture with its boxes and masks, for the network."""
 
     pixels: NDArray[np.uint8]  # (size, size, 3)
     boxes: NDArray[np.float64]  # (n, 4): x1, y1, x2, y2 in `pixels`
@@ -92,7 +92,7 @@ class Sample:
 
     @property
     def planes(self) -> NDArray[np.float32]:
-        """Return the image as the network takes it."""
+        """The network's input (3, size, size), from 0 to 1."""
         return planes_of(self.pixels)
 
 
@@ -101,9 +101,9 @@ Splits = Mapping[str, Sequence[Picture]]
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Splits]:
-    """Yield the pictures of each split; those of a recipe exist only within the context.
+    """Yield the pictures by split. Files drawn from a recipe exist only within the context.
 
-    Raises DataRefused with every problem that the annotations have.
+    Raises DataRefused with every problem of the folder.
     """
     if not (folder / RECIPE).is_file():
         yield read(folder)
@@ -114,20 +114,20 @@ def opened(folder: Path) -> Iterator[Splits]:
 
 
 def lighting(brightness: float) -> str:
-    """Return `dim`, `normal` or `bright`."""
+    """Return `dim`, `normal` or `bright` for a mean luminance from 0 to 1."""
     if brightness < _DIM:
         return "dim"
     return "bright" if brightness > _BRIGHT else "normal"
 
 
 def split_of(store: str) -> str:
-    """Return the split of every image of that store."""
+    """Return the split of a store's images, by a hash of the store's name."""
     tenth = int.from_bytes(sha256(store.encode()).digest()[:4], "big") % 10
     return TRAIN if tenth < _TRAIN else VALIDATION if tenth < _TRAIN + _VALIDATION else TEST
 
 
 def read(folder: Path) -> Splits:
-    """Read the images of a VOC folder by split. Raise DataRefused with every problem found."""
+    """Return the pictures of a VOC folder by split; raise DataRefused with every problem."""
     findings: list[Flaw] = []
     splits: dict[str, list[Picture]] = {TRAIN: [], VALIDATION: [], TEST: []}
     stores = _stores(folder, findings)
@@ -173,7 +173,10 @@ def read(folder: Path) -> Splits:
 
 
 def draw(recipe: Path, folder: Path) -> None:
-    """Draw the images of a recipe as a VOC folder; raises DataRefused for another file."""
+    """Draw the images of a recipe file into `folder`, in VOC layout.
+
+    Raises DataRefused for an invalid recipe.
+    """
     try:
         document = json.loads(recipe.read_text(encoding="utf-8"))
         seed, size = int(document["seed"]), int(document["size"])
@@ -206,12 +209,12 @@ def _add_box(tree: ElementTree.Element, mask: NDArray[np.bool_]) -> None:
     box = ElementTree.SubElement(gap, "bndbox")
     corners = {"xmin": across.min(), "ymin": down.min(), "xmax": across.max(), "ymax": down.max()}
     for name, value in corners.items():
-        # The last pixel is inclusive; as a coordinate a box ends after it.
+        # Add 1 to the maxima, because a box ends after its last pixel.
         ElementTree.SubElement(box, name).text = str(int(value) + (name in ("xmax", "ymax")))
 
 
 def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
-    """Return the store of each image; append problems to `findings`."""
+    """Return image name → store; append problems to `findings`."""
     stores: dict[str, str] = {}
     for path in sorted((folder / _STORES).glob("*.txt")):
         try:
@@ -223,7 +226,7 @@ def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
             hint = "write one name a line, or delete the file"
             findings.append(Flaw("wrong-list", path, 0, "no name", "names of images", hint))
         for line, text in enumerate(lines, start=1):
-            # VOC writes a number behind the name: whether the class is there.
+            # VOC may write a flag after the name: whether the image has the class.
             name = text.split()[0] if text.split() else ""
             if not name:
                 continue
@@ -238,8 +241,9 @@ def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
 
 
 def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequence[int]] | None:
-    """Return the boxes of the gaps in an annotation, and their object numbers; for another file
-    None, with its problem in `findings`.
+    """Return the gaps' boxes (n, 4) and object numbers in an annotation.
+
+    For an invalid file, return None and append the problem to `findings`.
     """
     try:
         tree = ElementTree.parse(path).getroot()
@@ -259,7 +263,7 @@ def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequen
         findings.append(Flaw("wrong-annotation", path, line, str(error), expected))
         return None
     result = np.array([*gaps.values()], dtype=np.float64).reshape(-1, 4)
-    # NaN fails both comparisons.
+    # NaN coordinates fail these comparisons too.
     if not ((result[:, :2] >= 0) & (result[:, :2] < result[:, 2:])).all():
         actual = "a box that ends before it begins, or begins before the image"
         expected, hint = "0 ≤ xmin < xmax, 0 ≤ ymin < ymax", "annotate the image again"
@@ -269,9 +273,7 @@ def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequen
 
 
 def checked(pictures: Sequence[Picture]) -> None:
-    """Decode each image and its masks once, so that damaged ones end the job before it trains;
-    raises DataRefused.
-    """
+    """Raise DataRefused for damaged images and invalid boxes or masks, before training starts."""
     findings = []
     for picture in pictures:
         try:
@@ -294,12 +296,12 @@ def checked(pictures: Sequence[Picture]) -> None:
 
 
 def _fault_of_masks(file: Path, size: tuple[int, int]) -> str:
-    """Return what is wrong with the masks of an image of that size; "" for nothing."""
+    """Return the problem of a masks file, or "" if it matches the image's (width, height)."""
     try:
         with Image.open(file) as masks:
             masks.load()
             size_text = f"{'×'.join(map(str, masks.size))} pixels, {len(masks.getbands())} channels"
             return "" if masks.size == size and len(masks.getbands()) == 1 else size_text
-    # As with images, decoders may raise any exception.
+    # Image decoders may raise any exception.
     except Exception:
         return "no image"

@@ -1,4 +1,4 @@
-"""The model as it is served: an image in, the empty places out, by ONNX Runtime."""
+"""The served model: detects the gaps in an image by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from ml.projects.shelf_gaps.images import Letterboxed
 from ml.serving.scoring.onnx import Graph
 
 FILE, SETTINGS = "model.onnx", "settings.json"
-# A box with this score counts as a gap.
+# A box with at least this score counts as a gap.
 CERTAIN = 0.5
 
 
 @dataclass(frozen=True)
 class Detections:
-    """The boxes that were found in an image, highest score first."""
+    """The boxes detected in an image, highest score first."""
 
     boxes: NDArray[np.float64]  # (n, 5): x1, y1, x2, y2 in pixels of the image, and the score
     covered: NDArray[np.float64]  # (n): share of the box that its mask covers
 
     @property
     def expected(self) -> float:
-        """Return the expected number of gaps: the sum of the scores."""
+        """The expected number of gaps: the sum of the scores."""
         return float(self.boxes[:, 4].sum())
 
     def of_size(self, width: int, height: int) -> dict[str, Any]:
-        """Return a response of the endpoint. `empty` is the share of the image that the masks of
-        certain gaps cover; overlaps count twice, up to the whole image.
+        """Return the endpoint's response for an image of `width` × `height` pixels.
+
+        `empty` is the share of the image covered by the masks of boxes with a score of at least
+        CERTAIN. Overlaps count twice; the maximum is 1.
         """
         certain = self.boxes[:, 4] >= CERTAIN
         sides = self.boxes[:, 2:4] - self.boxes[:, :2]
@@ -48,7 +50,7 @@ class Detections:
 
 
 class Detector:
-    """A model's folder, opened; `size` are the pixels of a side of what it takes."""
+    """The model in a folder; `size` is the side of its square input in pixels."""
 
     def __init__(self, folder: Path) -> None:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
@@ -56,13 +58,16 @@ class Detector:
         self._network = Graph(folder / FILE)
 
     def detect(self, image: Letterboxed) -> Detections:
-        """Return the gaps in an image of that size."""
+        """Return the detections in an image that is letterboxed to `size`."""
         return self.detected(image.planes(), image.scale, image.width, image.height)
 
     def detected(
         self, planes: NDArray[np.float32], scale: float, width: int, height: int
     ) -> Detections:
-        """Return the gaps, as `detect`, for the network's input (3, size, size)."""
+        """Return the detections for a network input `planes` (3, size, size).
+
+        `scale`, `width` and `height` are those of `Letterboxed`; boxes are in original pixels.
+        """
         answers = self._network.run({"image": planes})
         boxes, scores, masks = (answers[name] for name in ("boxes", "scores", "masks"))
         places = np.clip(boxes.astype(np.float64) / scale, 0, (width, height, width, height))

@@ -1,8 +1,8 @@
-"""A detector without learning: it finds shelves by their boards, and gaps by the lack of edges.
+"""The baseline: a detector without machine learning, by edges and a template.
 
-The baseline that a first model has to beat. A board is a long bright edge across the image. Between
-two of them, what has few edges and looks like the strip under the upper board is a gap: there the
-back of the shelf always shows (the template).
+A board of the shelf is a long bright edge across the image. The strip under a board always shows
+the back of the shelf; it is the template. A gap is an area between two boards that resembles the
+template and has few edges.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-# Turns of the camera that are tried, as the fall of a board over the width of the image.
+# Candidate tilts of the camera: slope of a board, in image heights per image width.
 _FALLS = np.linspace(-0.08, 0.08, 17)
-# How many boards a shelf may have; a gap takes this share of the width, at least.
+# Possible numbers of boards; minimum width of a gap as a share of the image width.
 _BOARDS, _NARROWEST = range(2, 7), 0.05
-# Relative to the back's brightness: a product is farther from the template, or a higher edge.
+# Thresholds of a product, relative to the back's brightness: distance to the template, edge height.
 _UNLIKE, _EDGE = 0.7, 0.8
 _SOFT = np.hanning(5) / np.hanning(5).sum()
 
 
 def gaps(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return the gaps of an image (height, width, 3): boxes with scores, (n, 5)."""
+    """Return boxes with scores (n, 5) of the gaps in an image (height, width, 3)."""
     image = pixels.astype(np.float64)
     grey = image @ (0.299, 0.587, 0.114)
     height, width = grey.shape
@@ -42,7 +42,7 @@ def gaps(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def _sheared(image: NDArray[np.float64], fall: float) -> NDArray[np.float64]:
-    """Return the image with each column moved up as far as a board falls to there."""
+    """Return the image with its columns shifted vertically, so that sloping boards are level."""
     height, width = image.shape[:2]
     rows = np.arange(height)[:, None] + np.round(fall * height * np.arange(width) / width)
     rows = np.clip(rows, 0, height - 1).astype(int)
@@ -50,13 +50,13 @@ def _sheared(image: NDArray[np.float64], fall: float) -> NDArray[np.float64]:
 
 
 def _profile(grey: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the smoothed median by which each row is brighter than the one above."""
+    """Return (rows,): the smoothed median brightness increase from the row above."""
     steps = np.diff(grey, axis=0, prepend=grey[:1])
     return np.convolve(np.median(np.clip(steps, 0, None), axis=1), _SOFT, mode="same")
 
 
 def _boards(profile: NDArray[np.float64]) -> list[int]:
-    """Return the upper end of the shelf, and the rows of boards at equal distances."""
+    """Return the row of the shelf's upper end and the rows of its equidistant boards."""
     height = len(profile)
     best: tuple[float, list[int]] = (-1.0, [0, height])
     for count in _BOARDS:
@@ -71,14 +71,14 @@ def _boards(profile: NDArray[np.float64]) -> list[int]:
 
 
 def _in_row(image: NDArray[np.float64], above: int, below: int) -> list[list[float]]:
-    """Return the gaps between two boards."""
+    """Return the gaps [x1, y1, x2, y2, score] between the board rows `above` and `below`."""
     room, width = below - above, image.shape[1]
     first, third = above + int(0.2 * room), max(1, int(0.26 * room))
-    # Means of pieces of a column, so that the noise of the sensor is no edge.
+    # Average thirds of the columns, so that sensor noise does not count as an edge.
     parts = [image[first + i * third : first + (i + 1) * third].mean(axis=0) for i in range(3)]
     pieces = np.stack(parts)
     template = np.median(image[above + int(0.14 * room) : first + 1].reshape(-1, 3), axis=0)
-    dark = template.mean() + 0.1  # the same step is a higher one where it is dark
+    dark = template.mean() + 0.1  # relative to the brightness: edges are weaker in the dark
     unlike = np.abs(pieces - template).mean(axis=2).max(axis=0) / dark
     across = np.abs(np.diff(pieces, axis=1, append=pieces[:, -1:])).mean(axis=2).max(axis=0) / dark
     strange = np.convolve(unlike / _UNLIKE + across / _EDGE, _SOFT, mode="same")

@@ -1,4 +1,4 @@
-"""Measure a model on stores that training never saw, beside a detector that learns nothing.
+"""Evaluate a model on held-out stores, with the detector of edges.py as the baseline.
 
 python -m ml.projects.shelf_gaps.evaluate --data DIR --model DIR --evaluation OUT_DIR
 """
@@ -47,7 +47,7 @@ LOOKED_AT = "looked_at"
 
 @dataclass(frozen=True)
 class Seen:
-    """A picture, the network's input of it, and the model's detections."""
+    """A picture, its letterboxed image, and the model's detections."""
 
     picture: Picture
     image: Letterboxed
@@ -55,12 +55,12 @@ class Seen:
 
     @property
     def answer(self) -> Mapping[str, object]:
-        """Return the answer of the endpoint."""
+        """The endpoint's response for the image."""
         return self.detections.of_size(self.image.width, self.image.height)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Verify the model, detect, compare, explain, write, log."""
+    """Verify the model, detect gaps, compare, explain, and write and log the metrics."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def look(detector: Detector, pictures: Sequence[Picture]) -> list[Seen]:
-    """Detect the gaps of every picture as the endpoint would."""
+    """Return the detections of every picture, with the endpoint's preprocessing."""
     seen = []
     for picture in pictures:
         image = letterboxed(decoded(picture.file.read_bytes(), detector.size), detector.size)
@@ -129,7 +129,10 @@ def look(detector: Detector, pictures: Sequence[Picture]) -> list[Seen]:
 
 
 def rows(seen: Sequence[Seen], scores: NDArray[np.float64] | None = None) -> Rows:
-    """Return a split as `evaluate` takes it; `scores` are other boxes than the model's."""
+    """Return a split as `Rows` for `evaluate`.
+
+    `scores` (images, boxes, 5) replaces the model's boxes, for the baseline.
+    """
     return Rows(
         [example.picture.name for example in seen],
         [example.picture.boxes for example in seen],
@@ -147,7 +150,7 @@ def rows(seen: Sequence[Seen], scores: NDArray[np.float64] | None = None) -> Row
 
 
 def without_learning(splits: Mapping[str, Sequence[Seen]]) -> Metrics:
-    """Return the metrics of the baseline."""
+    """Return the metrics of the baseline, the detector of edges.py."""
     same = []
     for name, seen in splits.items():
         boxes = [
@@ -158,12 +161,15 @@ def without_learning(splits: Mapping[str, Sequence[Seen]]) -> Metrics:
 
 
 def identifier(picture: Picture) -> str:
-    """Return the hash of an image, which identifies it among those of training."""
+    """Return the SHA-256 of the image file, by which the evaluation finds training duplicates."""
     return sha256(picture.file.read_bytes()).hexdigest()
 
 
 def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
-    """Write what `ml watch` compares: brightness and boxes, where an answer has them."""
+    """Write reference.json, the baseline of drift monitoring: response fields and losses.
+
+    The loss of an image is the absolute error of the number of gaps.
+    """
     answers = [example.answer for example in seen]
     columns: dict[str, tuple[Kind, list[object]]] = {
         name: ("numeric", [answer[name] for answer in answers])
@@ -177,7 +183,10 @@ def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
 
 
 def keep_images(folder: Path, seen: Sequence[Seen]) -> None:
-    """Keep the images for the report: a few of each store, the worst and the best."""
+    """Copy images for the report to `folder`: two per store, the three best, the three worst.
+
+    chosen.json lists the names of the best and the worst.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     distances = [abs(example.detections.expected - len(example.picture.boxes)) for example in seen]
     order = np.argsort(distances, kind="stable").tolist()

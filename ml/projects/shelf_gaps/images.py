@@ -1,6 +1,6 @@
-"""Images as training and the endpoint take them: decoded within bounds, upright, in one square.
+"""Decode and letterbox images, for training and the endpoint.
 
-Any content results in an image, or in a BadRequest that says what is wrong with it.
+Size limits apply before decoding. Invalid content raises BadRequest with the reason.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ml.serving.scoring.messages import BadRequest
 
-# A photograph of a phone is smaller; as base64 the bytes fit into what an endpoint accepts.
+# Larger than a phone's photograph; as base64, it fits into the endpoint's request limit.
 MOST_BYTES = 6 * 2**20
 MOST_PIXELS = 40_000_000
-# The fewest pixels of a side: a smaller image shows nothing of a shelf.
+# Minimum side in pixels.
 LEAST_PIXELS = 32
 FORMATS = ("JPEG", "PNG", "WEBP")
 _ORIENTATION = 0x0112  # EXIF's tag
-_UPRIGHT = range(5, 9)  # a camera that was held upright; other values say nothing
-# The padding of an image that is not square.
+_UPRIGHT = range(5, 9)  # orientations that swap width and height
+# Grey level of the padding.
 _GREY = 114
 
 
 @dataclass(frozen=True)
 class Letterboxed:
-    """An image in the upper left of the square that the network takes."""
+    """An image scaled into the upper left of a padded square, the network's input."""
 
     pixels: NDArray[np.uint8]  # (size, size, 3)
     scale: float  # side in the square / side of the upright image
@@ -39,13 +39,13 @@ class Letterboxed:
     brightness: float  # mean luminance, 0 to 1
 
     def planes(self) -> NDArray[np.float32]:
-        """Return the network's input: (3, size, size), from 0 to 1."""
+        """Return the network's input (3, size, size), from 0 to 1."""
         return planes_of(self.pixels)
 
 
 @dataclass(frozen=True)
 class Upright:
-    """A decoded image in RGB, rotated as its EXIF orientation says."""
+    """A decoded RGB image, rotated by its EXIF orientation."""
 
     image: Image.Image  # may be smaller: a large JPEG is decoded at a lower resolution
     width: int  # of the image as sent, upright
@@ -53,12 +53,12 @@ class Upright:
 
 
 def planes_of(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Convert (size, size, 3) from 0 to 255 to (3, size, size) from 0 to 1."""
+    """Convert pixels (size, size, 3) of 0 to 255 to planes (3, size, size) of 0 to 1."""
     return np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32) / np.float32(255)
 
 
 def of_base64(text: str) -> bytes:
-    """Return the bytes of an image in base64; raises BadRequest for other text."""
+    """Decode base64 to the bytes of an image file; raise BadRequest if invalid or too long."""
     if len(text) > MOST_BYTES * 4 // 3 + 4:
         raise BadRequest("image", f"{len(text)} characters", f"at most {MOST_BYTES} bytes of image")
     try:
@@ -68,23 +68,24 @@ def of_base64(text: str) -> bytes:
 
 
 def decoded(content: bytes, size: int = 0) -> Upright:
-    """Decode an image; with `size` a large JPEG is decoded no larger than that square needs.
+    """Return the decoded, upright image of a file's content.
 
-    Raises BadRequest: too many bytes or pixels (before they are decoded), too few, another format,
-    content that ends early or is damaged.
+    With `size`, a large JPEG is decoded at the lowest resolution that suffices for a square of that
+    side. Raises BadRequest for too many or too few pixels, too many bytes, another format, and
+    truncated or damaged content.
     """
     if len(content) > MOST_BYTES:
         raise BadRequest("image", f"{len(content)} bytes", f"at most {MOST_BYTES}")
     expected = f"a whole image as {', '.join(FORMATS)}"
     try:
-        # Reads only the header: `load` reads the pixels.
+        # `open` reads only the header, so the size is checked before decoding.
         image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
         width, height = image.size
         _check_size(width, height)
         if size:
             image.draft("RGB", (2 * size, 2 * size))
         image.load()
-        if image.mode.startswith("I"):  # 16 bits: RGB would cut them at 255
+        if image.mode.startswith("I"):  # 16 bits: conversion to RGB would clip at 255
             image = image.point(lambda value: value / 257).convert("L")
         if image.getexif().get(_ORIENTATION, 1) in _UPRIGHT:
             width, height = height, width
@@ -93,14 +94,14 @@ def decoded(content: bytes, size: int = 0) -> Upright:
         raise BadRequest("image", "too many pixels", f"at most {MOST_PIXELS}") from None
     except BadRequest:
         raise
-    # The content is untrusted, and decoders may raise any exception.
+    # The content is untrusted, and image decoders may raise any exception.
     except Exception as error:
         kind = "no image" if isinstance(error, UnidentifiedImageError) else "a damaged image"
         raise BadRequest("image", kind, expected) from None
 
 
 def letterboxed(upright: Upright, size: int) -> Letterboxed:
-    """Fit the whole image into a square of `size` pixels a side."""
+    """Scale the image into the upper left of a square of `size` pixels; pad the rest in grey."""
     sides = (upright.width, upright.height)
     scale = size / max(sides)
     width, height = (max(1, round(side * scale)) for side in sides)

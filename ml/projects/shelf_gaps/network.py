@@ -1,6 +1,6 @@
-"""Mask R-CNN by torchvision's own builders, from a small backbone to the reference's ResNet-50.
+"""Mask R-CNN, built with torchvision, with a ResNet backbone of any size.
 
-It takes square images of one size (`images.letterboxed`), so nothing in it is resized.
+Its inputs are square images of one size (`images.letterboxed`), so the network does not resize.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torchvision.models.detection.rpn import AnchorGenerator
 # Background and gap.
 CLASSES = 2
 OPSET = 17
-# The levels of the pyramid; each has anchors of one size.
+# Levels of the feature pyramid; each has anchors of one size.
 LEVELS = 5
 
 
@@ -40,10 +40,10 @@ class Network:
     size: int = 160  # side of the input in pixels
     anchors: str = "12-20-32-48-80"  # size in pixels at each level of the pyramid
     ratios: str = "0.5-1-2"  # height / width of the anchors
-    rpn_nms: float = 0.7  # IoU with a better proposal from which a proposal is dropped
-    nms: float = 0.5  # the same for boxes
-    proposals: int = 150  # the most per image; twice as many in training
-    boxes: int = 50  # the most per image
+    rpn_nms: float = 0.7  # IoU threshold of non-maximum suppression of proposals
+    nms: float = 0.5  # IoU threshold of non-maximum suppression of boxes
+    proposals: int = 150  # maximum per image; twice as many in training
+    boxes: int = 50  # maximum per image
     least_score: float = 0.02  # boxes with a lower score are dropped
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Network:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Network:
-        """Read the fields from a mapping, which may have others; ValueError for invalid values."""
+        """Return the settings in `values`; ignore other keys, raise ValueError if invalid."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Network:
 
 
 def build(about: Network) -> MaskRCNN:
-    """Build the network with random weights: none are downloaded."""
+    """Return the network with random weights; nothing is downloaded."""
     body = get_model(about.backbone, weights=None)
     widths = [getattr(body, f"layer{number}")[-1].bn2.num_features for number in range(1, 5)]
     if hasattr(body.layer1[-1], "bn3"):  # a bottleneck
@@ -106,8 +106,10 @@ def build(about: Network) -> MaskRCNN:
 
 
 class OneImage(nn.Module):  # type: ignore[misc]
-    """The network as it is served: an image (3, size, size) from 0 to 1 → boxes (n, 4) in pixels,
-    scores (n) and masks (n, 28, 28), each a probability inside its box.
+    """The served network, which takes one image (3, size, size) from 0 to 1.
+
+    It returns boxes (n, 4) in pixels, scores (n) and mask probabilities (n, 28, 28) inside the
+    boxes.
     """
 
     def __init__(self, network: MaskRCNN) -> None:
@@ -124,15 +126,15 @@ class OneImage(nn.Module):  # type: ignore[misc]
 
 
 def export(network: MaskRCNN, size: int, file: Path) -> None:
-    """Write the network as ONNX, of standard operators alone (RoiAlign, NonMaxSuppression)."""
+    """Write the network as ONNX with standard operators only (RoiAlign, NonMaxSuppression)."""
     with torch.no_grad(), warnings.catch_warnings():
-        # Warnings of what a trace may miss; `parity` compares the outputs.
+        # Ignore tracer warnings: `parity` compares the outputs.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             OneImage(network),
             (torch.rand(3, size, size),),
             str(file),
-            # The other exporter knows no symbol for an operator that it has no shape of.
+            # The dynamo exporter cannot export operators without a shape function.
             dynamo=False,
             opset_version=OPSET,
             input_names=["image"],

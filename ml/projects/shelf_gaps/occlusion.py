@@ -1,4 +1,4 @@
-"""Explains which regions of an image the detections depend on, by painting parts of it over.
+"""Explain which regions of an image the detections depend on, by occlusion.
 
 The image has three regions: inside the detected boxes, a frame around them, and the rest. The
 model runs with each subset of them visible. A region's contribution to the expected number of
@@ -21,25 +21,26 @@ from ml.projects.shelf_gaps.detector import Detections, Detector
 from ml.projects.shelf_gaps.images import Letterboxed, planes_of
 
 REGIONS = ("inside the boxes", "around the boxes", "the rest")
-# How wide the frame is, as a share of the image's side, and which boxes count.
+# Width of the frame as a share of the image's side; minimum score of a box.
 _FRAME, _LEAST_SCORE = 0.08, 0.3
-# Hidden regions show the image so blurred that no edge is left: another colour would be an edge.
+# Hidden regions show the strongly blurred image, because a fill colour would add edges.
 _BLUR = 0.12
 
 
 @dataclass(frozen=True)
 class Explained:
-    """Each region's contribution (one row per image), and its share of the image."""
+    """The contribution and the area of each region."""
 
     contributions: Contributions
-    areas: NDArray[np.float64]
+    areas: NDArray[np.float64]  # (images, regions): share of the image
 
 
 def shares(
     detector: Detector, images: Sequence[Letterboxed], detections: Sequence[Detections]
 ) -> Explained:
-    """Return the regions' contributions to the expected number of gaps in each image, given the
-    detections in it.
+    """Return the regions' contributions to the expected number of gaps of each image.
+
+    `detections` are those of the unoccluded images.
     """
     values, areas, error, largest = [], [], 0.0, 1e-9
     for image, detected in zip(images, detections, strict=True):
@@ -63,7 +64,7 @@ def shares(
 
 
 def _regions(image: Letterboxed, found: Detections) -> NDArray[np.int64]:
-    """Return the number of the region of each pixel."""
+    """Return the region number (index into REGIONS) of each pixel, (size, size)."""
     side, boxes = len(image.pixels), found.boxes
     regions = np.full((side, side), 2)
     places = (boxes[boxes[:, 4] >= _LEAST_SCORE, :4] * image.scale).round().astype(int)
@@ -92,7 +93,7 @@ def _expected(
 
 
 def _shapley(answers: dict[tuple[int, ...], float], number: int) -> float:
-    """Return the mean of what a region adds over all orders in which regions become visible."""
+    """Return the Shapley value of a region; `answers` has the output of every visible subset."""
     count, total = len(REGIONS), 0.0
     for before, answer in answers.items():
         if number not in before:

@@ -1,9 +1,9 @@
-"""torchvision's operators `nms` and `roi_align`, where its wheel cannot load its own.
+"""Fallback for torchvision's operators `nms` and `roi_align` if its native library cannot load.
 
-A build of torchvision for CUDA beside a torch for the CPU cannot load its library; then
-`import torchvision` fails, since it registers derivatives of operators that are not there. Imported
-first, this module registers the two that Mask R-CNN calls, written in torch, under their own names:
-ONNX export knows them by these. Where torchvision's library loads, nothing is registered.
+A CUDA build of torchvision with a CPU build of torch cannot load its library. `import torchvision`
+then fails, because the operators that it extends do not exist. Import this module first: it
+registers the two operators of Mask R-CNN, written in torch, under torchvision's names, which ONNX
+export needs. It registers nothing if the native library loads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Of `qnms` torchvision registers a shape, and Mask R-CNN never calls it: it has no kernel here.
+# torchvision only needs the schema of `qnms`; Mask R-CNN never calls it, so it has no kernel.
 _SIGNATURES = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -26,8 +26,9 @@ _SIGNATURES = (
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Return the numbers of the boxes (n, 4) that no box of a higher score overlaps by more than
-    the threshold, the highest score first.
+    """Return the indices of the boxes (n, 4) after non-maximum suppression, highest score first.
+
+    A box is suppressed if its IoU with a selected box exceeds the threshold.
     """
     order = scores.argsort(descending=True, stable=True)
     sorted_boxes = boxes[order].float()
@@ -60,7 +61,7 @@ def roi_align(
     points, or of about one point per pixel if `sampling_ratio` is not positive. Returns
     (k, c, pooled_height, pooled_width).
     """
-    # Coordinates and means in single precision, as torchvision's operator has them under autocast.
+    # Compute in float32, like torchvision's operator under autocast.
     kind, features, rois = features.dtype, features.float(), rois.float()
     start = rois[:, 1:3] * spatial_scale - (0.5 if aligned else 0.0)
     size = rois[:, 3:5] * spatial_scale - (0.5 if aligned else 0.0) - start
@@ -91,7 +92,10 @@ def _pooled(
     height, width = features.shape[2:]
 
     def places(count: int, axis: int, end: int) -> tuple[Tensor, Tensor]:
-        """Return where each roi samples an axis, for grid_sample, and whether that is inside."""
+        """Return the sampling positions per roi and axis in grid_sample's range, and a mask.
+
+        The mask is False outside of the image.
+        """
         steps = (torch.arange(count, dtype=start.dtype, device=start.device) + 0.5) / count
         place = start[:, axis, None] + steps * size[:, axis, None]
         return 2 * place.clamp(0, end - 1) / max(end - 1, 1) - 1, (place >= -1) & (place <= end)
@@ -105,7 +109,7 @@ def _pooled(
     pooled = features.new_zeros(len(image), features.shape[1], *bins)
     for number in image.unique().tolist():
         ids = (image == number).nonzero()[:, 0]
-        # The rois of an image one below the other, so that its features are not copied for each.
+        # Sample all rois of an image in one call, so that its features are not copied per roi.
         sampled = F.grid_sample(
             features[number : number + 1],
             grid[ids].reshape(1, -1, columns, 2),
@@ -118,7 +122,7 @@ def _pooled(
 
 
 def _loads() -> bool:
-    """Return True if torchvision's own library loads beside this torch."""
+    """Return True if torchvision's native library loads with the installed torch."""
     package = importlib.util.find_spec("torchvision")
     for folder in (package.submodule_search_locations or ()) if package else ():
         for library in Path(folder).glob("_C*"):
@@ -130,7 +134,7 @@ def _loads() -> bool:
     return False
 
 
-# Named functions: TorchScript, which the export uses, does not support lambdas.
+# Named functions, because TorchScript, which the export uses, does not support lambdas.
 def _pass() -> None:
     pass
 
@@ -147,8 +151,8 @@ def _register() -> torch.library.Library | None:
         library.define(signature)
     library.impl("nms", nms, "CPU")
     library.impl("roi_align", roi_align, "CompositeImplicitAutograd")
-    # Both modules ask for the library before they call an operator. By name: in `torchvision.ops`
-    # a function hides the module `roi_align`.
+    # Both modules check for the native library before each call. They are imported by name, because
+    # the function `torchvision.ops.roi_align` hides the module.
     for module in map(
         importlib.import_module, ("torchvision.ops.boxes", "torchvision.ops.roi_align")
     ):
@@ -156,5 +160,5 @@ def _register() -> torch.library.Library | None:
     return library
 
 
-# Keeps the operators registered. None if torchvision's own are loaded.
+# The reference keeps the operators registered. None if torchvision's native library loads.
 REGISTERED = _register()

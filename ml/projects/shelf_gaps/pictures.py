@@ -13,14 +13,14 @@ from torch import Tensor
 from ml.projects.shelf_gaps.dataset import Picture, Sample
 
 Rows = dict[str, NDArray[Any]]
-# The most gaps of a picture that training uses.
+# Maximum number of gaps of a picture in training.
 MOST_GAPS = 40
-# Padding: no gap.
+# Value of padding in `boxes`.
 _NOTHING = -1.0
 
 
 class Pictures:
-    """What `Batches` draws from: pixels, boxes (padded), and gaps: which gap each pixel is of."""
+    """The data source of `Batches`, decoded on access."""
 
     def __init__(self, pictures: Sequence[Picture], size: int) -> None:
         self._pictures, self._size = pictures, size
@@ -29,7 +29,11 @@ class Pictures:
         return len(self._pictures)
 
     def take(self, rows: NDArray[np.int64]) -> Rows:
-        """Return those pictures, decoded."""
+        """Return the pictures with the indices `rows`: pixels, boxes and gaps.
+
+        Boxes are padded to (n, MOST_GAPS, 4). The gaps (n, size, size) are the gap number of each
+        pixel, from 1; 0 means no gap.
+        """
         samples = [self._pictures[row].sample(self._size) for row in rows.tolist()]
         return {
             "pixels": np.stack([sample.pixels for sample in samples]),
@@ -39,7 +43,7 @@ class Pictures:
 
 
 def changed(rows: Rows, random: np.random.Generator) -> Rows:
-    """Augment each picture at random: mirror it, enlarge a part, change light and colour."""
+    """Return randomly augmented pictures: mirrored, cropped and enlarged, with changed colours."""
     pixels, boxes, gaps = rows["pixels"].copy(), rows["boxes"].copy(), rows["gaps"].copy()
     for number in range(len(pixels)):
         if random.random() < 0.5:
@@ -54,7 +58,7 @@ def changed(rows: Rows, random: np.random.Generator) -> Rows:
 
 
 def network_batch(batch: dict[str, Tensor]) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-    """Return images from 0 to 1 and targets as torchvision's networks take them."""
+    """Return images (3, size, size) from 0 to 1, and targets in torchvision's format."""
     images = list(batch["pixels"].permute(0, 3, 1, 2).float() / 255)
     targets = []
     for boxes, gaps in zip(batch["boxes"], batch["gaps"], strict=True):
@@ -93,8 +97,9 @@ def _enlarge(
     gaps: NDArray[Any],
     random: np.random.Generator,
 ) -> None:
-    """Enlarge a part of 0.65 to 1 of the sides to the whole picture, in place. Gaps that are cut to
-    less than a third, or to a few pixels, are dropped.
+    """Crop a random part (0.65 to 1 of the side) and enlarge it to the full size, in place.
+
+    Drop gaps with less than a third of their area left, or with a side below 4 pixels.
     """
     side = len(pixels)
     part = int(side * random.uniform(0.65, 1.0))

@@ -1,8 +1,8 @@
-"""Draws shelves: images of several stores with the empty places and their masks.
+"""Draw synthetic images of shelves with masks of their gaps.
 
-A store has its own furniture, products, camera and light; the same seed draws the same pixels. What
-makes a gap hard to see is drawn too: the back of a shelf shows above low products as well, some
-products are as dark as it, one stands far back in what is still a gap, and signs hang before it.
+A store has its own furniture, products, camera and light. The same seed gives the same pixels. The
+images include hard cases: the shelf's back visible above low products, products as dark as the
+back, a single product at the back of a gap, and signs in front of gaps.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 Colour = tuple[int, ...]
-# How bright the light of an image is; a store has all of them, one more often than the others.
+# Brightness factors of the light. A store has all of them, one more often than the others.
 LIGHTS = (0.42, 0.8, 1.15)
-# Supersampling: everything is drawn this many times as large, then reduced, for smooth edges.
+# Supersampling factor, for smooth edges.
 _FINE = 2
-# A gap that is narrower than this share of the width is the space between two products.
+# Minimum width of a gap as a share of the image width; narrower spaces are not gaps.
 _NARROWEST = 0.055
 
 
 @dataclass(frozen=True)
 class Store:
-    """What the images of a store have in common."""
+    """The properties that all images of a store share."""
 
     boards: int
     wall: Colour
@@ -40,7 +40,7 @@ class Store:
 
     @classmethod
     def generate(cls, name: str, seed: int) -> Store:
-        """Return the store of that name."""
+        """Return the random store for a name and seed."""
         draw = _random(name, seed)
         wall = draw.integers(120, 225, 3)
         back = np.clip(wall * draw.uniform(0.25, 0.6) + draw.integers(-12, 12, 3), 15, 150)
@@ -66,15 +66,15 @@ class Store:
 
 @dataclass(frozen=True)
 class Shelf:
-    """An image and its gaps: 0 where there is none, else the number of the gap from 1 on."""
+    """An image and its gaps."""
 
     name: str
     image: Image.Image
-    gaps: NDArray[np.uint8]
+    gaps: NDArray[np.uint8]  # gap number of each pixel, from 1; 0 means no gap
 
 
 def shelves(store: str, count: int, size: int, seed: int) -> Iterator[Shelf]:
-    """Yield `count` square images of a store, of `size` pixels a side."""
+    """Yield `count` images of a store, `size` × `size` pixels."""
     about = Store.generate(store, seed)
     for number in range(count):
         yield _drawn(f"{store}_{number:03}", about, size, seed)
@@ -115,7 +115,10 @@ def _row(
     side: int,
     gaps: int,
 ) -> int:
-    """Draw one board with its products from left to right; return the number of gaps so far."""
+    """Draw one board with its products; return the number of gaps drawn so far.
+
+    `above` and `below` are the row's y coordinates; `gaps` is the number before this row.
+    """
     pen, mask = pens
     pen.rectangle((0, above, side, below), fill=store.back)
     for step in range(0, side, 9) if store.holes else ():
@@ -133,7 +136,7 @@ def _row(
             if last - first >= _NARROWEST * side:
                 gaps += 1
                 mask.rectangle((first, above, last, below), fill=gaps)
-                if draw.random() < 0.25:  # one stands at the very back
+                if draw.random() < 0.25:  # a single product at the back of the gap
                     _product(pen, draw, store, (first + last) // 2, below - 4, below - above, 0.55)
                 if draw.random() < 0.15:
                     _sign(pens, draw, first, above, last, below)
@@ -163,7 +166,7 @@ def _product(
 def _package(
     pen: ImageDraw.ImageDraw, colour: Colour, motif: int, x: int, above: int, right: int, below: int
 ) -> None:
-    """Draw a box, a box with a label, a bottle or a can."""
+    """Draw a package by `motif`: 0 box, 1 box with a label, 2 bottle, 3 can."""
     edge, middle = _shade(colour, 0.6), (above + below) // 2
     right, below = max(right, x + 8), max(below, above + 20)
     if motif == 2:
@@ -186,7 +189,7 @@ def _sign(
     right: int,
     below: int,
 ) -> None:
-    """Draw a sign that hangs before a gap and hides a part of it."""
+    """Draw a sign in front of a gap, which hides a part of it."""
     x = int(draw.integers(left, max(left + 1, right - 20)))
     box = (x, above, x + 26, above + (below - above) // 3)
     pens[0].rectangle(box, fill=(235, 60, 40))
@@ -194,7 +197,7 @@ def _sign(
 
 
 def _lit(image: Image.Image, draw: np.random.Generator, light: float) -> Image.Image:
-    """Light an image from a side, warmer or colder, and add the noise of a sensor."""
+    """Return the image with a random light gradient, colour temperature and sensor noise."""
     pixels = np.asarray(image, dtype=np.float64)
     across = np.linspace(-1, 1, pixels.shape[1])[None, :, None]
     along = np.linspace(-1, 1, pixels.shape[0])[:, None, None]

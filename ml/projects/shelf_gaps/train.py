@@ -1,8 +1,8 @@
-"""Train one Mask R-CNN, choose its epoch by the validation images, and write it as ONNX.
+"""Train one Mask R-CNN, select its epoch on the validation images, and export it to ONNX.
 
 python -m ml.projects.shelf_gaps.train --data DIR --model OUT_DIR [--epochs 16 …]
 
-Started again with the same checkpoints it goes on where it was.
+If started again with the same `--checkpoints`, it resumes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
 PRIMARY = "map_50"
-# The least share of the original's boxes that the export has to match (`parity`).
+# Minimum share of matching boxes between the export and the original (`parity`).
 LEAST_AGREEMENT = 0.99
-# The number of last measured epochs that show how stable the training ended.
+# Number of last validations whose spread measures the stability.
 STEADY = 3
 _TIMED = 20
-# Validation, export and comparison on CPUs are the longest parts without a step.
+# Watchdog timeout in seconds, longer than validation and export on CPUs.
 STALLED_S = 1800.0
 
 
@@ -53,14 +53,14 @@ class Schedule:
     """The training schedule; each field is a command-line argument, so a sweep can search it."""
 
     epochs: int = 16
-    steps: int = 0  # above 0: end training there, as a smoke test
+    steps: int = 0  # above 0: stop after this many steps, for a smoke test
     batch: int = 4  # images per step over all processes
     learning_rate: float = 0.02  # decays to 0 along a cosine
     momentum: float = 0.9
     weight_decay: float = 1e-4
     warmup: int = 100  # steps of linear warm-up; at most a quarter of the training
-    clip: float = 5.0  # largest norm of the gradient
-    # Epochs between validations; also at the end, and halfway through `steps`.
+    clip: float = 5.0  # maximum norm of the gradient
+    # Epochs between validations. Validation also runs at the end and halfway through `steps`.
     measure_every: int = 2
     augment: str = "true"  # `true` or `false`
     precision: str = "float32"  # float32, bfloat16 or float16
@@ -75,7 +75,7 @@ class History:
         self.best = copy.deepcopy(network.state_dict())
 
     def add(self, value: float) -> None:
-        """Add the primary metric of an epoch; the first of the best ones is chosen."""
+        """Add an epoch's primary metric; copy the weights if it is the best so far."""
         if not self.measured or value > max(self.measured):
             self.best = copy.deepcopy(self._network.state_dict())
         self.measured.append(value)
@@ -90,7 +90,7 @@ class History:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, check, train, choose, export, compare, save."""
+    """Read and check the data; train, export, compare and save the model."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with opened(options["data"]) as splits:
             checked([picture for pictures in splits.values() for picture in pictures])
             with distributed(options["seed"]) as world, TemporaryDirectory() as passing:
-                # By default a temporary folder of the first process, for all processes.
+                # By default, all processes use a temporary folder of the first process.
                 folder = options["checkpoints"] or Path(world.gather(passing)[0])
                 _train(world, about, schedule, splits, folder, options)
     except DataRefused as error:
@@ -227,7 +227,7 @@ def _train(
 
 
 def validation(network: nn.Module, pictures: Sequence[Picture], about: Network) -> dict[str, float]:
-    """Return the metrics of the original network on validation, as `validation_map_50`."""
+    """Return the network's metrics on validation pictures, named such as `validation_map_50`."""
     single, device = OneImage(network), next(network.parameters()).device
     answers, truth = [], []
     with torch.inference_mode():
@@ -249,9 +249,9 @@ def _save(
     folder: Path,
     facts: dict[str, Any],
 ) -> dict[str, float]:
-    """Write the model, compare it with the original on validation, and time it.
+    """Export and save the model; return its agreement with the original and its latency.
 
-    Ends the program if the export's boxes differ from the original's.
+    Exits with `export-differs` if fewer than LEAST_AGREEMENT of the boxes match.
     """
     folder.mkdir(parents=True, exist_ok=True)
     export(network, about.size, folder / FILE)

@@ -1,1 +1,1 @@
-"""What the conversion of Azure's AutoML models runs on a node, and the trials of `ml.automl`."""
+"""Shared code of local AutoML trials (`ml.automl`) and of the conversion of Azure AutoML models."""

@@ -1,4 +1,4 @@
-"""The cells of a table as AutoML takes them: numbers in single precision, texts as categories."""
+"""Convert the cells of a table for AutoML: float32 numbers, and texts as categories."""
 
 from __future__ import annotations
 
@@ -14,29 +14,26 @@ if TYPE_CHECKING:
 
 
 def stop(code: str, actual: str, expected: str, hint: str = "") -> NoReturn:
-    """End the program with a problem of the table."""
+    """Exit with an error message."""
     text = f"error[{code}]: {actual}\n  expected: {expected}"
     raise SystemExit(f"{text}\n  hint: {hint}" if hint else text)
 
 
 def single(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Numbers as models take them; what is too large is infinite."""
+    """Convert numbers to float32; too large ones become infinite."""
     with np.errstate(over="ignore"):
         return numbers.astype(np.float32)
 
 
 def is_number(values: pd.Series[Any]) -> bool:
-    """Return whether these are numbers: true and false are none."""
+    """Return whether the dtype is numeric; booleans are not."""
     from pandas.api import types
 
     return types.is_numeric_dtype(values) and not types.is_bool_dtype(values)
 
 
 def as_texts(values: pd.Series[Any], missing: frozenset[str] = MISSING) -> pd.Series[Any]:
-    """Return categories without surrounding blanks, with `missing` markers as missing values.
-
-    Whole numbers have no decimal point.
-    """
+    """Convert values to categorical texts as by `written`; texts in `missing` become missing."""
     import pandas as pd
     from pandas.api import types
 
@@ -51,10 +48,11 @@ def as_texts(values: pd.Series[Any], missing: frozenset[str] = MISSING) -> pd.Se
 
 
 def written(values: pd.Index[Any]) -> list[str]:
-    """Different values as texts without blanks around them; whole numbers without a point, true
-    and false as JSON has them.
+    """Return distinct values as stripped texts.
+
+    If all are whole, floats have no decimal point; booleans are `true` and `false`.
     """
-    # NumPy's numbers write themselves in as few digits as tell them apart.
+    # str() of numpy numbers has the fewest digits that identify the number.
     cells: Any = values.to_numpy()
     if cells.dtype.kind == "f" and np.isfinite(cells).all() and (cells % 1 == 0).all():
         cells = map(int, cells)

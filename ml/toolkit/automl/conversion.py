@@ -1,11 +1,11 @@
-"""The best model of an AutoML job of Azure's, turned into a folder that loads without running code.
+"""Convert the best model of an Azure AutoML job to a folder that loads without running code.
 
     python -m ml.toolkit.automl.conversion --model DIR --data DIR --target NAME --converted DIR
 
-Azure's is an MLflow model with a pickle, which runs code where it is loaded: so it is a step of a
-pipeline on the node that made it, with the packages that made it. What comes out is what an AutoML
-job of this machine leaves: one ONNX file that takes the numbers of `columns.json`. It is compared
-with the original on the rows that are given, and refused where answers differ.
+Azure's model is an MLflow model with a pickle, which runs code when it is loaded. So the conversion
+is a pipeline step in the environment of the AutoML job. The result has the format of a local AutoML
+job: one ONNX file whose inputs are the numbers of `columns.json`. The conversion fails if the
+predictions for the given rows differ from the original's.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ONNX = "model.onnx"
-# The share of rows that may lie on another side of a split of some tree by single precision. What
-# is evaluated and served is the converted model alone.
+# Tolerated share of rows with other predictions, since float32 may change the branch of a tree.
+# Only the converted model is evaluated and served.
 MOST_APART = 0.01
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Load, convert, compare, write; ends with an error for what cannot be converted."""
+    """Load, convert, compare and write the model; exit with an error if it is not convertible."""
     parser = argparse.ArgumentParser(description="Convert a model of Azure's AutoML.")
     parser.add_argument("--model", type=Path, required=True, help="the MLflow model")
     parser.add_argument(
@@ -67,8 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def load(folder: Path) -> tuple[Any, list[str]]:
-    """Return the estimator of an MLflow model, and the columns that it takes, in order. Runs the
-    code of its pickle.
+    """Return the estimator of an MLflow model and its input columns in order.
+
+    Runs the code of its pickle. Exits if the model cannot be loaded or names no columns.
     """
     try:
         import mlflow.sklearn
@@ -100,8 +101,11 @@ def convert(
     folder: Path,
     required: frozenset[str] = frozenset(),
 ) -> str:
-    """Write the folder and return its digest. Ends the program where there is no conversion, or
-    where its answers to the rows are others.
+    """Write the converted model to `folder`; return the folder's digest.
+
+    `frame` and `target` are the rows that the model was trained on, `positive` the positive class
+    ("" for any), `required` the columns without missing values. Exits if a step is not convertible
+    or the predictions differ.
     """
     import pandas as pd
 
@@ -159,7 +163,7 @@ def convert(
 
 
 def _last(estimator: Any) -> Any:
-    """Return the estimator at the end of a pipeline."""
+    """Return the last step of a scikit-learn pipeline, or `estimator` if it is none."""
     return estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
 
 
@@ -172,18 +176,18 @@ def _kind(values: pd.Series[Any]) -> Kind:
 
 
 def _values(frame: pd.DataFrame, kinds: Mapping[str, Kind]) -> list[list[Value]]:
-    """Return the rows as requests have them: None for what is missing."""
+    """Return the rows as a request has them, with None for missing values."""
     columns = []
     for name, kind in kinds.items():
         cells: Any = frame[name].astype(str if kind == "text" else object).astype(object)
         values = cells.where(frame[name].notna(), None).tolist()
-        # A server reads a text without the blanks around it, and some as missing.
+        # The server strips texts and treats some, such as `NA`, as missing.
         columns.append([read_json(kind, value) for value in values] if kind == "text" else values)
     return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _graph(estimator: Any, kinds: Mapping[str, Kind]) -> Any:
-    """The estimator as ONNX with an input a column: texts, or numbers in single precision."""
+    """Return the estimator as ONNX with one input per column, of strings or float32 numbers."""
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import FloatTensorType, StringTensorType
 
@@ -212,7 +216,7 @@ def _graph(estimator: Any, kinds: Mapping[str, Kind]) -> Any:
 
 
 def _register() -> None:
-    """Let skl2onnx convert LightGBM's and XGBoost's estimators, where they are installed."""
+    """Register the converters of LightGBM and XGBoost in skl2onnx, if they are installed."""
     from skl2onnx import update_registered_converter
     from skl2onnx.common import shape_calculator
 
@@ -235,8 +239,9 @@ def _register() -> None:
 
 
 def _with_numbers(model: Any, kinds: Mapping[str, Kind], columns: Columns) -> Any:
-    """Return the graph behind one input `table`, the numbers of columns.json: a category code
-    becomes the text again, "" what is missing.
+    """Return the graph with a single input `table`, the numbers of columns.json.
+
+    Added nodes convert category codes to the original texts, and missing codes to "".
     """
     from onnx import TensorProto, compose, helper
 
@@ -262,7 +267,7 @@ def _with_numbers(model: Any, kinds: Mapping[str, Kind], columns: Columns) -> An
     graph = helper.make_graph(
         nodes, "columns", [table_input], model.graph.output, model.graph.initializer
     )
-    # A converter states the oldest version that has what it wrote; LabelEncoder of texts is newer.
+    # Converters state the oldest sufficient opset, but LabelEncoder for strings needs a newer one.
     versions = {opset.domain: opset.version for opset in model.opset_import}
     versions |= {name: max(value, versions.get(name, 0)) for name, value in OPSETS.items()}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]

@@ -1,4 +1,4 @@
-"""The folder of a model that came out of a trial: formats that run no code, and `MLmodel`."""
+"""Write the model folder of an AutoML trial: `MLmodel`, and formats that load without code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from ml.serving.scoring.members import FILE as MEMBERS
 from ml.toolkit.automl.cells import stop
 
-# MLflow's flavor of a member's file, and the class of the library that it makes of it.
+# Suffix of a member's file → MLflow flavor and its options.
 _FLAVORS = {
     ".txt": ("lightgbm", {"model_class": "lightgbm.basic.Booster"}),
     ".json": ("xgboost", {"model_class": "xgboost.core.Booster"}),
     ".onnx": ("onnx", {}),
 }
-# The loader of any folder with members: it takes the columns of a request, as Azure's models do.
+# The python_function loader of these folders; its input is the columns of a request.
 _LOADER = "ml.serving.scoring.flavor"
-# The versions of ONNX in which estimators are saved.
+# The ONNX opset versions of saved estimators.
 OPSETS = {"": 18, "ai.onnx.ml": 3}
-# Tolerance between the fitted and the saved model: ONNX Runtime computes in single precision,
-# scikit-learn partly in double.
+# Tolerance between the fitted and the saved model, because ONNX Runtime computes in float32 and
+# scikit-learn partly in float64.
 ROUNDING = 1e-4
 
 
@@ -34,10 +34,11 @@ def write(
     members: Sequence[Mapping[str, Any]],
     meta: str = "",
 ) -> None:
-    """`members.json`, and `MLmodel` with a python_function whose loader is code of this repository
-    and reads safe formats. A single member whose answer is the model's has the flavor of its
-    library too, which takes the numbers of columns.json. JSON is YAML too, and of a format that
-    gates know.
+    """Write `members.json` and `MLmodel` into `folder`.
+
+    `MLmodel` has the flavor python_function with a loader of this repository, which reads safe
+    formats only. A single member without post-processing also has its library's flavor, whose input
+    is the numbers of columns.json. `MLmodel` is written as JSON, which is valid YAML.
     """
     document = {**answered, "members": members}
     write_json(folder / MEMBERS, document | ({"meta": meta} if meta else {}))
@@ -50,7 +51,7 @@ def write(
 
 
 def write_json(file: Path, document: object) -> None:
-    """Write a document that every reader of JSON takes."""
+    """Write a document as standard JSON, without NaN."""
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
     file.write_text(text + "\n", encoding="utf-8")
 
@@ -58,7 +59,10 @@ def write_json(file: Path, document: object) -> None:
 def distances(
     original: NDArray[np.float64], served: NDArray[np.float64], spread: float
 ) -> NDArray[np.float64]:
-    """Return the distance of answers in units of the target's spread; infinite if incomparable."""
+    """Return the absolute differences of predictions ÷ `spread`.
+
+    NaN differences, and all differences of unequal shapes, become infinite.
+    """
     if original.shape != served.shape:
         return np.full(len(original), np.inf)
     return np.nan_to_num(np.abs(original - served) / spread, nan=np.inf)
@@ -67,8 +71,10 @@ def distances(
 def compare(
     original: NDArray[np.float64], served: NDArray[np.float64], spread: float, *, in_steps: bool
 ) -> None:
-    """End the trial where what serves answers otherwise than what was fitted: of any row, or of the
-    mean row where answers are `in_steps` (see `Family`).
+    """Exit if the saved model's predictions differ from the fitted model's by over ROUNDING.
+
+    The largest difference of a row counts, or the mean if predictions are step functions
+    (`in_steps`, see `Family`).
     """
     differences = distances(original, served, spread)
     worst = float(differences.mean() if in_steps else differences.max(initial=0.0))

@@ -1,8 +1,8 @@
-"""The rows of a search, read as its MLTable says.
+"""Read the rows of an AutoML job from its MLTables.
 
-Numbers are kept in single precision, in which models are fitted, and texts as codes of categories:
-a file is read a part at a time, so that it never lies in memory otherwise. Large numbers are so
-once they are no categories, groups or times (`ml.automl.tables`).
+Files are read in chunks to limit memory. Numbers are stored in float32, the precision of the
+models, and texts as categories. Columns with numbers above WHOLE stay in float64 until
+`ml.automl.tables` decides that they are not categories, groups or times.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ml.toolkit.data import mltables
 if TYPE_CHECKING:
     import pandas as pd
 
-# Rows of a file that are read at once.
+# Rows per chunk of a file.
 PART = 100_000
-# Up to here single precision has every whole number.
+# Up to this number, float32 represents every whole number.
 WHOLE = 2**24
-# Options of an MLTable, their values that are read here, the usual one first, and what to write. A
-# quoted field may have several lines, whatever `support_multi_line` says.
+# Options of an MLTable, their supported values (default first), and the expected value in an error.
+# Quoted fields may have line breaks, independent of `support_multi_line`.
 _OPTIONS: Sequence[tuple[str, Sequence[Any], str]] = (
     ("include_path_column", (False, None), "include_path_column: false"),
     (
@@ -50,18 +50,17 @@ _File = tuple[Path, dict[str, Any]]
 
 @dataclass(frozen=True)
 class _Request:
-    """How columns are read."""
+    """Options for reading the columns."""
 
     target: str
-    label: str  # the target if it has classes, of which any text is one (even NA); "" otherwise
-    texts: frozenset[str]  # columns that are read as texts, whatever they hold
-    # Columns that have texts in another file: their numbers are read as a delimited file writes
-    # them.
+    label: str  # the target of a classification, where any text is a class, even NA; else ""
+    texts: frozenset[str]  # columns that are always read as texts
+    # Columns with texts in another file; their numbers keep the spelling of the delimited file.
     digits: frozenset[str] = frozenset()
 
 
 def read(folder: Path, target: str, *, is_class: bool = True) -> pd.DataFrame:
-    """Return the rows of one MLTable, as `read_all` gives them."""
+    """Return the rows of one MLTable; see `read_all`."""
     return read_all([folder], target, is_class=is_class)[0]
 
 
@@ -72,11 +71,11 @@ def read_all(
     *,
     is_class: bool = True,
 ) -> list[pd.DataFrame]:
-    """Return the rows of MLTables as their transformations say. Ends the program for what cannot be
-    read.
+    """Return the rows of each MLTable, with its transformations applied.
 
-    A target that `is_class` is of texts. The `texts`, columns that are texts somewhere, and those
-    of true and false are categories, in a delimited file as it writes them.
+    Three kinds of columns become categories: those in `texts`, those with texts in any file, and
+    booleans; a delimited file's spelling is kept. With `is_class`, the target is read as texts.
+    Exits if something is unreadable or unsupported.
     """
     label = target if is_class else ""
     request = _Request(target, label, texts | {label})
@@ -90,8 +89,9 @@ def read_all(
 
 
 def required(folder: Path) -> frozenset[str]:
-    """Return the columns of Parquet files of an MLTable that are not nullable: those that a
-    project's schema does not mark `optional`.
+    """Return the non-nullable columns of an MLTable's Parquet files; empty for other formats.
+
+    A project's `split` step makes columns non-nullable unless its schema marks them `optional`.
     """
     from pyarrow.parquet import read_schema
 
@@ -104,7 +104,7 @@ def required(folder: Path) -> frozenset[str]:
 
 
 def _read(folder: Path, request: _Request) -> list[_File]:
-    """Each file and its columns; JSON lines are those of all files by the first one's name."""
+    """Return (file, columns) pairs; JSON Lines files are one pair with the first file's name."""
     try:
         table = mltables.describe(folder)
         how, options = table["read"] or ["", {}]
@@ -130,14 +130,14 @@ def _read(folder: Path, request: _Request) -> list[_File]:
 
 
 def _kept(table: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """Of these columns those that the table does not leave out, in its order."""
+    """Return the column names that remain after the table's column selections, in its order."""
     import pandas as pd
 
     return [*mltables.select(table, pd.DataFrame(columns=pd.Index(names))).columns]
 
 
 def _mixed(tables: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Columns that are texts in one of these and numbers in another; no values are neither."""
+    """Return the columns with texts in one table and numbers in another; empty ones are ignored."""
     kinds: dict[str, set[bool]] = {}
     for table in tables:
         for name, values in table.items():
@@ -147,9 +147,9 @@ def _mixed(tables: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def _demand_kinds(tables: Sequence[_File], target: str) -> None:
-    """End the program if a column has texts in one file and numbers in another.
+    """Exit if a column still has texts in one file and numbers in another.
 
-    Numbers whose digits are written in the file would have been read as texts.
+    In delimited files such numbers were already read as texts, so a typed file has the numbers.
     """
     for name in sorted(_mixed(columns for _, columns in tables)):
         first: dict[str, Path] = {}
@@ -163,7 +163,7 @@ def _demand_kinds(tables: Sequence[_File], target: str) -> None:
 
 
 def _refuse_options(file: Path, options: Mapping[str, Any]) -> None:
-    """End the program for an option by which files would be read otherwise than they are here."""
+    """Exit if an MLTable option has an unsupported value."""
     for name, usual, expected in _OPTIONS:
         if (value := options.get(name, usual[0])) not in usual:
             written = str(value).lower() if isinstance(value, bool) else value
@@ -171,7 +171,7 @@ def _refuse_options(file: Path, options: Mapping[str, Any]) -> None:
 
 
 def _demand_same(files: Sequence[Path], tables: Sequence[Mapping[str, Any]]) -> None:
-    """End the program where files of one table have different columns."""
+    """Exit if the files of a table have different columns."""
     for file, table in zip(files, tables, strict=False):
         lacks = [f"lacks `{name}`" for name in tables[0] if name not in table]
         more = [f"also has `{name}`" for name in table if name not in tables[0]]
@@ -183,7 +183,7 @@ def _demand_same(files: Sequence[Path], tables: Sequence[Mapping[str, Any]]) -> 
 def _delimited(
     file: Path, of_names: Path, table: Mapping[str, Any], request: _Request
 ) -> dict[str, Any]:
-    """Return the columns of a file, by the header of another one or its own."""
+    """Return the columns of a delimited file; `of_names` is the file with the header."""
     import pandas as pd
     from pandas.api import types
 
@@ -196,7 +196,7 @@ def _delimited(
         "encoding": mltables.ENCODINGS.get(encoding, encoding),
         "keep_default_na": False,
         "skipinitialspace": True,
-        # Else a delimiter at the end of each line makes row names of the first column.
+        # Otherwise a trailing delimiter makes the first column the index.
         "index_col": False,
     }
     try:
@@ -209,21 +209,21 @@ def _delimited(
         names = [str(item) for item in header]
         chosen = _kept(table, names)
         shared |= {"header": 0 if of_names == file else None, "names": names, "chunksize": PART}
-        # Any text is the name of a class, but none at all.
+        # In the label column, only an empty text is missing; `NA` is a class name.
         shared["na_values"] = {name: sorted(MISSING) for name in names} | {request.label: [""]}
         texts = {name for name in chosen if name in request.texts | request.digits}
         columns: list[dict[str, Any]] = []
         with warnings.catch_warnings():
-            # What pandas says of fields that no column has.
+            # Turn the pandas warning about fields without a column into an error.
             warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
             arguments: dict[str, Any] = {"dtype": dict.fromkeys(texts, str), "low_memory": False}
             with pd.read_csv(file, **arguments, **shared) as parts:
                 for part in parts:
-                    # Of true and false pandas keeps no spelling.
+                    # pandas loses the spelling of booleans, so they are read again as texts.
                     flags = {name for name in chosen if types.infer_dtype(part[name]) == "boolean"}
                     texts |= flags
                     columns.append(_compact(part[chosen], request))
-        # Of a column that is not numbers in every part the digits are texts too.
+        # Read columns again as texts if some chunks have numbers and others texts.
         as_texts = _mixed(columns) | texts - arguments["dtype"].keys()
         if again := [name for name in chosen if name in as_texts]:
             arguments = {"usecols": again, "dtype": str}
@@ -243,7 +243,7 @@ def _delimited(
 def _json_lines(
     files: Sequence[Path], table: Mapping[str, Any], request: _Request
 ) -> dict[str, Any]:
-    """Read the JSON lines of all files; a line has only the columns that it names."""
+    """Return the columns of all JSON Lines files; keys that a line lacks are missing values."""
     import pandas as pd
 
     rows = []
@@ -258,7 +258,7 @@ def _json_lines(
             if any(isinstance(row.get(name), list | dict) for row in part):
                 _refuse_nested(file, name)
         cells = [row.get(name) for part in rows for row in part]
-        # As numbers large ones would be rounded where one is missing.
+        # object, because a missing value would turn large integers into rounded floats.
         kind = object if name in request.texts else None
         columns |= _compact(pd.DataFrame({name: pd.Series(cells, dtype=kind)}), request)
     return columns
@@ -276,7 +276,7 @@ def _refuse_kind(file: Path, name: str, kind: str) -> NoReturn:
 
 
 def _parquet(file: Path, table: Mapping[str, Any], request: _Request) -> dict[str, Any]:
-    """A column at a time."""
+    """Return the columns of a Parquet file, which are read one at a time to save memory."""
     from pyarrow import ArrowException, types
     from pyarrow.parquet import read_schema, read_table
 
@@ -290,11 +290,11 @@ def _parquet(file: Path, table: Mapping[str, Any], request: _Request) -> dict[st
                 _refuse_nested(file, name)
             if types.is_duration(dtype) or types.is_time(dtype) or "binary" in str(dtype):
                 _refuse_kind(file, name, str(dtype))
-            # As floats large numbers would be rounded where one is missing.
+            # A missing value would otherwise turn large integers into rounded floats.
             is_text = name in request.texts
             column = read_table(file, columns=[name])
             rows = column.to_pandas(integer_object_nulls=is_text)
-            if name not in rows:  # an index, of which pandas makes row names
+            if name not in rows:  # pandas has made this column the index
                 rows = rows.reset_index()
             if types.is_decimal(dtype) and not is_text:
                 rows = rows.astype(np.float64)
@@ -305,9 +305,9 @@ def _parquet(file: Path, table: Mapping[str, Any], request: _Request) -> dict[st
 
 
 def _compact(rows: pd.DataFrame, request: _Request) -> dict[str, Any]:
-    """Reduce memory: store numbers in single precision and texts as categories.
+    """Return the columns in compact types: float32 or small integers, and categories for texts.
 
-    Numbers of the target keep double precision.
+    A numeric target is not changed.
     """
     import pandas as pd
     from pandas.api import types
@@ -327,14 +327,14 @@ def _compact(rows: pd.DataFrame, request: _Request) -> dict[str, Any]:
             cells = pd.to_numeric(cells, downcast="integer")
         else:
             numbers = cells.to_numpy(np.float64, na_value=np.nan)
-            # Larger ones may be names of something: as categories they are told apart.
+            # Larger numbers may be ids, which float32 would merge.
             cells = pd.Series(numbers if (np.abs(numbers) > WHOLE).any() else single(numbers))
         columns[str(name)] = cells
     return columns
 
 
 def together(tables: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return the rows of tables with the same columns, one below the other, a column at a time."""
+    """Concatenate tables with the same columns, one column at a time; empties the inputs."""
     import pandas as pd
     from pandas.api.types import union_categoricals
 

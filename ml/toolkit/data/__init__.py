@@ -1,1 +1,1 @@
-"""What reads and splits the data of a training job."""
+"""Read, check and split the data of a training job."""

@@ -1,21 +1,20 @@
-"""A table with a target: read under its schema, checked, and split for training and evaluation.
+"""Read a table with a target, check it against its schema, and split it.
 
-The schema is a YAML file that travels with the code: that of `ml.toolkit.data.tables` with a few
-lines on top of it.
+The schema is a YAML file in the repository. It extends the schema of `ml.toolkit.data.tables`:
 
     file: table.csv              # in the folder of the data asset
     task: binary                 # binary, multiclass or regression
-    primary_metric: auc          # that versions are compared by; ml.measures.metrics has them all
+    primary_metric: auc          # compares versions; see ml.measures.metrics for all metrics
     target: Churn
     positive: "Yes"              # binary: the value of the target that is 1
     threshold: 0.2               # optional, binary: rows with a higher score are predicted positive
-    costs: {false_positive: 1, false_negative: 4}  # instead: the threshold of the least cost
-    id: customerID               # optional: what tells rows apart; by default their content
-    group: household             # optional: its rows stay in one split, and are drawn together
+    costs: {false_positive: 1, false_negative: 4}  # instead of threshold: minimise expected cost
+    id: customerID               # optional: the row's id; by default a hash of its content
+    group: household             # optional: a group's rows share a split and a bootstrap draw
     time: signed_on              # optional: later rows are validation, the latest are the test
-    folds: 5                     # optional: each row of training is also tested, out of fold
-    text: note                   # optional: the one feature, a text that the model reads by words
-    slices: [Contract]           # columns that `fairness` compares by values, or thirds, or missing
+    folds: 5                     # optional: cross-validation; out-of-fold predictions as the test
+    text: note                   # optional: the only feature, a text split into words
+    slices: [Contract]           # columns for `fairness`: by value, by thirds, or missing
     delimiter: ","
     header: true
     rows: [500, 1000000]
@@ -26,31 +25,30 @@ lines on top of it.
       - {name: Churn, type: category}
 
 Columns of the types `float`, `integer` and `category` are features, except the target, the id and
-the group; columns of the types `id`, `text` and `timestamp` are not. Give a column that is not
-known at the time of the prediction the type `text`. A column with `feature_set: NAME` is not in the
-file: it is joined as it was known at `time`. With the field `text`, the column that it names, of
-type `text`, is the only feature; a slice by it compares thirds of its number of words.
+the group; columns of the types `id`, `text` and `timestamp` are not. Give a column that is unknown
+at prediction time the type `text`. A column with `feature_set: NAME` is not in the file; it comes
+from a point-in-time join at `time`. The field `text` names a column of type `text` as the only
+feature; a slice by it compares thirds of its number of words.
 
-A hash of its id assigns each row: 60 % train, 20 % are validation, 20 % test. A row stays in its
-split when others are added.
+A hash of the id assigns each row to a split: 60 % training, 20 % validation, 20 % test. Adding rows
+does not move others.
 
-With `folds` a small table needs no rows for the test alone: a quarter is validation, the rest
-trains, and the test is that rest again, cut into folds. `Dataset.by_fold` has a dataset for each
-fold, whose test it is, and which trains on the others. The estimate is of the code and the
-settings, not of the model that serves. `ml new` writes `folds` for tables of at most 3,000 rows.
-`folds` excludes `time`. A version measured with folds is not compared with one measured without.
-An AutoML job cannot fit its model again for each fold: its models are trained and measured as if
-the schema had no `folds`.
+With `folds`, a small table needs no separate test rows. A quarter is validation; the rest is both
+training and, by cross-validation, the test. `Dataset.by_fold` yields a dataset per fold, which
+trains on the other folds. The estimate is of the code and the settings, not of the served model.
+`ml new` writes `folds` for tables of at most 3,000 rows. `folds` excludes `time`. Versions measured
+with folds are not compared with versions measured without. AutoML jobs ignore `folds`, because
+their models cannot be refitted per fold.
 
-A cell is missing when it is empty or says `NA`, `N/A`, `NaN`, `NULL`, `None` or `?`; in a request
-`null` is missing too. Without `optional: true` the column refuses it: `empty-value` in a table,
-status 400 in a request. With `optional: true` the model learns from the rows where it is missing,
-if these are at least 20 (of a large table, 1 in 1,000). If they are fewer, training fills in 16
-values of the column, evenly from the least to the greatest. A category that training did not see
-is treated as missing.
+A cell is missing if it is empty or one of `NA`, `N/A`, `NaN`, `NULL`, `None` and `?`; in a request,
+`null` is missing too. Without `optional: true`, a missing value is an error: `empty-value` in a
+table, status 400 in a request. With `optional: true`, the model learns from the rows with a missing
+value if there are at least 20 (in a large table, 1 in 1,000). Otherwise the value is imputed by 16
+evenly spaced quantiles of the column, over which predictions are averaged. A category unknown to
+training counts as missing.
 
-`ml new --datastore` reads the schema from a sample, so `rows` are the sample's bounds: write there
-what the whole table may hold. A run on this machine reads a copy in `.local/data/NAME/VERSION`.
+`ml new --datastore` infers the schema from a sample: set `rows` to the bounds of the whole table. A
+local run reads a copy in `.local/data/NAME/VERSION`.
 """
 
 from __future__ import annotations
@@ -87,18 +85,18 @@ from ml.toolkit.data.tables import (
 
 TRAIN, TEST = "train", "test"
 SPLITS = (TRAIN, VALIDATION, TEST)
-# Share of the rows in each split other than training.
+# Share of the rows in validation and in the test, each.
 SHARE = 0.2
 # Share of the validation split if the schema has folds.
 SHARE_BESIDE_FOLDS = 0.25
 MOST_FOLDS = 20
 FEATURES = frozenset(FEATURE_KINDS)
-# The tasks in which a column of a table is predicted.
+# The tasks that predict a column of a table.
 TABLE_TASKS = {name: kind.target for name, kind in tasks.TASKS.items() if kind.target is not None}
 
-# A numeric column of more values is sliced into thirds.
+# A numeric column with more distinct values is sliced into thirds.
 MOST_SLICES = 10
-# Rows without a value of the column.
+# The slice of rows without a value.
 MISSING_SLICE = "missing"
 _FIELDS = frozenset(
     [
@@ -111,7 +109,7 @@ _FIELDS = frozenset(
 
 @dataclass(frozen=True)
 class Target:
-    """The head of the schema: what is predicted, and how rows are split, sliced and resampled."""
+    """The task part of the schema; the module's docstring explains the fields."""
 
     task: tasks.Task
     primary_metric: str
@@ -133,7 +131,7 @@ class Target:
         columns: Sequence[Column],
         custom: Mapping[str, CustomMetric] = NO_METRICS,
     ) -> Target:
-        """Parse the head of a schema; `custom` are the custom metrics. Raises SchemaRefused."""
+        """Parse a schema's task part; `custom` has the project's metrics. Raises SchemaRefused."""
         types = {column.name: column.type for column in columns}
         optional = {column.name for column in columns if column.optional}
         if unknown := sorted(raw.keys() - _FIELDS):
@@ -195,8 +193,10 @@ class Target:
 
 
 def _threshold(raw: Mapping[str, Any], is_binary: bool) -> float:
-    """Return the threshold of a schema. With costs it minimises the expected cost (Elkan 2001, The
-    Foundations of Cost-Sensitive Learning): false_positive / (false_positive + false_negative).
+    """Return the decision threshold of a schema, by default 0.5; raise SchemaRefused if invalid.
+
+    With costs, it minimises the expected cost: false_positive / (false_positive + false_negative)
+    (Elkan 2001, The Foundations of Cost-Sensitive Learning).
     """
     stated = [name for name in ("threshold", "costs") if name in raw]
     if stated and (len(stated) > 1 or not is_binary):
@@ -221,9 +221,11 @@ def _is_positive(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one split. `rows` are the features in the order of the schema, `requests` those
-    of the test as a client sends them; `labels` are 0 and 1 (binary), texts (multiclass) or numbers
-    (regression).
+    """The rows of one split; each field has one item per row, or is ().
+
+    `labels` are 0 and 1 (binary), texts (multiclass) or numbers (regression). `rows` are the
+    features in the order of the schema, `requests` the test rows as a client sends them. `times`
+    are in seconds since 1970.
     """
 
     ids: Sequence[str]
@@ -239,7 +241,7 @@ class Split:
         return len(self.ids)
 
     def subset(self, rows: Sequence[int] | NDArray[np.int64]) -> Split:
-        """Return the split with only the rows of these numbers."""
+        """Return a split of the rows with the indices `rows`."""
 
         def select(values: Sequence[Any]) -> Sequence[Any]:
             return [values[row] for row in rows] if values else ()
@@ -258,12 +260,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Rows as a model takes them: `table` is (rows, names), `labels` are 0 and 1 (binary), the
-    numbers of the classes (multiclass), or numbers (regression).
-    """
+    """Encoded rows, to fit a model."""
 
-    table: NDArray[np.float64]
-    labels: NDArray[np.float64]
+    table: NDArray[np.float64]  # (rows, columns)
+    labels: NDArray[np.float64]  # 0 and 1 (binary), class indices (multiclass) or numbers
 
 
 @dataclass(frozen=True)
@@ -280,28 +280,29 @@ class Dataset:
 
     @property
     def train(self) -> Split:
-        """Return the rows that a model learns from."""
+        """The rows for fitting models."""
         return self.splits[TRAIN]
 
     @property
     def validation(self) -> Split:
-        """Return the rows by which models are selected."""
+        """The rows for model selection."""
         return self.splits[VALIDATION]
 
     @property
     def test(self) -> Split:
-        """Return the rows by which versions are promoted."""
+        """The test rows, on which the gates compare versions."""
         return self.splits[TEST]
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
-        """Return each feature's type, in the terms of a model's columns."""
+        """Feature → its kind in requests (see FEATURE_KINDS)."""
         return {column.name: FEATURE_KINDS[column.type] for column in self.features}
 
     def by_fold(self) -> Iterator[tuple[NDArray[np.int64], Dataset]]:
-        """Yield each fold's row numbers, and the dataset that trains on the others and tests on it.
+        """Yield (row indices, dataset) per fold; the dataset tests on the fold, trains on the rest.
 
-        Ends the program if a fold has no row, or the others lack a label.
+        The indices refer to the training split. Exits if a fold is empty, or the others lack a
+        label.
         """
         fold_of = np.asarray(self.train.folds)
         for fold in range(self.about.folds):
@@ -311,22 +312,22 @@ class Dataset:
             yield rows, replace(self, splits={**self.splits, **splits})
 
     def columns(self, derive: Derive, encoding: Encoding) -> Columns:
-        """Return the columns fitted to the training rows; raises ValueError as `Columns.fit`."""
+        """Return the encoder fitted to the training rows; raise ValueError as `Columns.fit`."""
         required = {column.name for column in self.features if not column.optional}
         rows, classes = self.train.rows, self.classes
         return Columns.fit(self.kinds, rows, derive, encoding, classes, required)
 
     def numbers(self, split: str, columns: Columns) -> Numbers:
-        """Return the rows of a split as numbers, to fit a model to."""
+        """Return the encoded rows of a split, to fit a model."""
         rows = self.splits[split]
         labels = rows.labels
         labels = TABLE_TASKS[self.about.task].numbers(labels, self.classes)
         return Numbers(columns.fill(columns.matrix(rows.rows)), labels.astype(np.float64))
 
     def scored(self, split: str, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
-        """Return the rows of a split with a model's scores, as `evaluate` takes them.
+        """Return the rows of a split and a model's scores as `Rows` for `evaluate`.
 
-        For metrics of the project's own, a missing value is NaN, or an empty text.
+        In the columns for custom metrics, a missing value is NaN, or "" in a category.
         """
         rows = self.splits[split]
         columns = zip(*rows.rows, strict=True) if len(rows) else [()] * len(self.features)
@@ -347,7 +348,7 @@ class Dataset:
         )
 
     def metrics(self, split: str, scores: NDArray[Any]) -> dict[str, float]:
-        """Return every metric of a model's scores of a split, as `SPLIT_METRIC`."""
+        """Return all metrics of a split by the name `<split>_<metric>`, such as `test_auc`."""
         rows = self.scored(split, scores)
         values = metric_values(self.about.task, rows, self.classes, self.custom_metrics)
         return {f"{split}_{name}": value for name, value in values.items()}
@@ -359,7 +360,7 @@ class Dataset:
         return [not_later(self.train.times, self.test.times, self.about.time)]
 
     def inputs(self) -> dict[str, tuple[Any, list[Value]]]:
-        """Return the kind and the values of each column, over all rows, for `evaluate`."""
+        """Return feature → (kind, values of all rows) for `evaluate`, without empty features."""
         rows = [row for split in self.splits.values() for row in split.rows]
         return {
             column.name: (
@@ -386,21 +387,20 @@ def read_dataset(
     sources: Mapping[str, Path] = MappingProxyType({}),
     folds: bool = True,
 ) -> Dataset:
-    """Read and split the table in the folder of a data asset (or that file itself).
+    """Read and split the table in `folder`, the folder of a data asset or the file itself.
 
-    `others` is that of `read_table`; `features` and `sources` are those of
-    `ml.toolkit.data.feature_sets.join`. Without `folds` it is split as if the schema had none.
+    others: ignore columns of the file that the schema does not name.
+    features, sources: see `ml.toolkit.data.feature_sets.join`.
+    folds: False ignores `folds` of the schema.
 
-    Rows are split by a hash of the id (or the group), so that a row stays in its split when others
-    are added; by time if the schema names such a column. Ends the program with the problems, each
-    with file and line, if the schema or the data is wrong.
+    Prints every problem with file and line and exits if the schema or the data is invalid.
     """
     try:
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))
         columns = TableSchema.parse(raw)
         about = Target.parse(raw, columns.columns, custom_metrics)
         about = about if folds else replace(about, folds=0)
-        # Parse cells as requests are parsed, so that the same ones count as missing.
+        # A text feature is parsed like a category, so that tables and requests agree on missing.
         typed = [
             replace(column, type="category") if column.name == about.text else column
             for column in columns.columns
@@ -445,13 +445,13 @@ def _in_file(schema: TableSchema, about: Target, features: FeatureJoin | None) -
 
 
 def _cells(columns: Sequence[Column], row: Mapping[str, str], joined: Row) -> list[str]:
-    """Return the cells of a row in the order of all columns, with the joined features."""
+    """Return a row's cells in the order of `columns`, including the joined features as texts."""
     values = {name: "" if value is None else str(value) for name, value in joined.items()}
     return [values[column.name] if column.feature_set else row[column.name] for column in columns]
 
 
 def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> Dataset:
-    """Return the dataset of checked cells; raise SchemaRefused if no row is positive."""
+    """Return the dataset of checked cells; raise SchemaRefused if no label is positive."""
     values = {
         column.name: [column.parse(row[position]) for row in cells]
         for position, column in enumerate(columns)
@@ -499,7 +499,7 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
     if about.folds:
         splits[TEST] = splits[TRAIN]
         splits[VALIDATION] = replace(splits[VALIDATION], folds=())
-    # With folds, other models than the served one predict the test rows.
+    # With folds, the served model does not predict the test rows, so requests use validation.
     examined = VALIDATION if about.folds else TEST
     requests = [
         _request(columns, features, cells[number])
@@ -516,8 +516,9 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
 def _request(
     columns: Sequence[Column], features: Sequence[Column], cells: Sequence[str]
 ) -> dict[str, object]:
-    """Return a row as a client of `ml.serving.scoring.table` sends it: its numbers, and its texts
-    with the spaces and the words for missing values that the table has.
+    """Return the request for a row, as for `ml.serving.scoring.table`.
+
+    Texts are unprocessed cells, with their spaces and markers of missing values.
     """
     row = {
         column.name: cell if column.type == "category" else column.parse(cell)
@@ -533,7 +534,7 @@ def _length(text: Value) -> int:
 
 
 def _slices(values: Sequence[Value]) -> list[str]:
-    """Return the slice of each row: its value, its third of many numbers, or MISSING_SLICE."""
+    """Return each row's slice: its value, the third of its number, or MISSING_SLICE."""
     numbers = [value for value in values if isinstance(value, int | float)]
     if len({*numbers}) <= MOST_SLICES:
         return [MISSING_SLICE if value is None else str(value) for value in values]
@@ -548,7 +549,7 @@ def _slices(values: Sequence[Value]) -> list[str]:
 
 
 def _hash(row: Sequence[Value]) -> str:
-    """Hash the values of a row; `1`, `1.0` and ` 1` hash equally."""
+    """Return a hash of a row's values; `1`, `1.0` and ` 1` have the same hash."""
     written = [
         int(value) if isinstance(value, float) and value.is_integer() else value for value in row
     ]
@@ -565,7 +566,7 @@ def _numbered(contents: Sequence[str]) -> Iterator[str]:
 
 
 def _beside_folds(names: Sequence[str]) -> list[str]:
-    """Return the split of each row: the quarter with the lowest hashes is validation."""
+    """Return each row's split, with folds: the quarter with the lowest hashes is validation."""
     ordered = sorted({*names}, key=lambda name: hashlib.sha256(name.encode()).digest())
     validation = {*ordered[: math.ceil(SHARE_BESIDE_FOLDS * len(ordered))]}
     return [VALIDATION if name in validation else TRAIN for name in names]
@@ -576,7 +577,7 @@ def _fold(name: str, folds: int) -> int:
 
 
 def _check_fold(about: Target, fold: int, train: Split, splits: Mapping[str, Split]) -> None:
-    """End the program if a fold has no row, or the others do not have every label."""
+    """Exit if a fold is empty or the other folds lack a label."""
     target = TABLE_TASKS[about.task]
     wrong = "" if len(splits[TEST]) else "has no row"
     if (target.has_classes or target.has_positive) and not wrong:
@@ -596,7 +597,7 @@ def _by_hash(name: str) -> str:
 
 
 def _by_time(times: Sequence[float]) -> list[str]:
-    """Return the split of each row; rows of the same time stay in one split."""
+    """Return each row's split by time; rows with the same time share a split."""
     ordered = sorted(times)
     test = ordered[round(len(ordered) * (1 - SHARE))]
     validation = ordered[round(len(ordered) * (1 - 2 * SHARE))]

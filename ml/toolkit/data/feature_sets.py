@@ -1,4 +1,4 @@
-"""Columns of a table that come from feature sets, as they were known at the time of each row."""
+"""Point-in-time join of feature sets to the rows of a table."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FeatureJoin:
-    """The feature sets of a project."""
+    """The feature sets of a project, and the columns computed from them."""
 
-    sets: tuple[Path, ...]  # NAME.yml of each
-    # Maps the time of a row, in seconds since 1970, and the feature values at that time to the
-    # columns with `feature_set` in the schema. A feature without a known value is None.
+    sets: tuple[Path, ...]  # the definition files, NAME.yml
+    # Called with a row's time (seconds since 1970) and the feature values at that time (None if
+    # unknown). Returns the schema's columns with `feature_set`.
     columns: Callable[[float, Mapping[str, Value]], Row]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the sets."""
+        """The names of the feature sets."""
         return tuple(path.stem for path in self.sets)
 
 
@@ -41,12 +41,11 @@ def seconds(time: str) -> float:
 def join(
     table: Table, time: str, features: FeatureJoin, sources: Mapping[str, Path]
 ) -> tuple[list[Row], TrainingSet, dict[str, Columns]]:
-    """Return the columns of each row, in their order, what was joined, and the values of each set.
+    """Join the feature values at each row's time; `time` is the name of the time column.
 
-    `ml watch` compares the values later: numbers and categories, neither times nor bytes.
-
-    `sources` has the folder of a set's source by name; without one, the local source is used. Ends
-    the program if a definition or a source is wrong.
+    Return the joined columns of each row, a description of the join, and each set's numeric and
+    categorical values for drift monitoring. `sources` maps a set's name to the folder of its
+    source; the default is the local source. Exits if a definition or a source is invalid.
     """
     import polars as pl  # not in every environment of a node
 
@@ -97,7 +96,7 @@ def join(
 
 
 def _compared(values: pl.DataFrame) -> Columns:
-    """Return the numeric and categorical columns that have a value."""
+    """Return the numeric and categorical columns with any value, as (kind, values)."""
     return {
         column.name: ("numeric" if column.dtype.is_numeric() else "categorical", column.to_list())
         for column in values

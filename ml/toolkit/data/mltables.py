@@ -1,8 +1,8 @@
-"""Reads tables that an MLTable file describes (reference-yaml-mltable): files, rows and columns.
+"""Read the files, rows and columns of an MLTable (reference-yaml-mltable).
 
-Supports one transformation that reads the files, and those that select columns. Imports pandas,
-and nothing of the repository: the processes of a parallel job load this file by its path, with
-the interpreter of the job.
+It supports one `read_…` transformation and the column selections. It imports nothing of the
+repository, because the processes of a parallel job load this file by its path in the job's
+environment.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ ENCODINGS = {
 }
 
 
-# Transformations after reading, which select columns.
+# Transformations that select columns.
 SELECTIONS = ("drop_columns", "keep_columns")
 
 
 class Unreadable(ValueError):
-    """The table needs something that is not supported here, or is not there."""
+    """Raised if an MLTable is invalid, unsupported, or lacks a file."""
 
 
 def describe(data: Path) -> dict[str, Any]:
-    """Describe the files of a folder, of a file or of an MLTable: {files, read, columns}.
+    """Return {files, read, columns} of an MLTable folder, another folder, or a file.
 
-    `files` are absolute paths, `read` is the transformation that reads them (None for no MLTable),
-    `columns` the selections of columns. Raises Unreadable for what is not supported, or missing.
+    `files` are absolute paths. `read` is [transformation, options], or None without an MLTable.
+    `columns` has the column selections. Raises Unreadable if something is unsupported or missing.
     """
     file = data / FILE
     if file.is_file():
@@ -86,7 +86,7 @@ def _table(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
             paths = sorted(folder.glob(str(text).removeprefix("./")))
         elif (within := folder / str(text)).is_dir():
             paths = sorted(within.rglob("*"))
-            if read:  # Spark leaves `_SUCCESS` and checksums beside its parts
+            if read:  # skip hidden files, such as `_SUCCESS` and checksums of Spark
                 paths = [path for path in paths if not _is_hidden(path.relative_to(within))]
         else:
             paths = [folder / str(text)]
@@ -102,7 +102,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def frame(table: Mapping[str, Any], part: int | None) -> pd.DataFrame:
-    """Return the rows of file number `part`, or of all files if it is None."""
+    """Return the rows of the file with index `part`, or of all files if it is None."""
     import pandas as pd
 
     numbers = range(len(table["files"])) if part is None else [part]
@@ -111,7 +111,7 @@ def frame(table: Mapping[str, Any], part: int | None) -> pd.DataFrame:
 
 
 def select(table: Mapping[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with the table's column selections; raises Unreadable for an unknown one."""
+    """Apply the table's column selections; raise Unreadable for an unknown column."""
     for step, names in table.get("columns") or ():
         unknown = [name for name in names if name not in rows.columns]
         if unknown:
@@ -150,7 +150,7 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
         "index_col": False,
     }
     with warnings.catch_warnings():
-        # The warning of pandas about fields without a column.
+        # Turn the pandas warning about fields without a column into an error.
         warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
         try:
             rows: pd.DataFrame = pd.read_csv(files[number], header=0 if named else None, **shared)
@@ -165,10 +165,13 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
 
 
 def json_lines(path: Path, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects of a file's lines. Raises Unreadable for any other line."""
+    """Return the JSON objects of a file, one per line; blank lines are skipped.
+
+    Raises Unreadable for an invalid line, unless `invalid_lines` is `drop`.
+    """
     encoding = str(options.get("encoding") or "utf8")
     try:
-        # Split at this character only: a text may contain other line separators.
+        # Not splitlines(), because a text may contain other line separators.
         lines = path.read_text(ENCODINGS.get(encoding, encoding)).split("\n")
     except UnicodeDecodeError as error:
         raise Unreadable(f"{path}: {error}") from None

@@ -1,21 +1,21 @@
-"""A table of time series, and the cutoffs that forecasts are trained and measured from.
+"""Read a table of time series, and split it by forecast cutoffs.
 
-The head of the schema, beside the columns (`ml.toolkit.data.tables`):
+The schema has these fields besides the columns (`ml.toolkit.data.tables`):
 
     task: forecasting
     primary_metric: mase
     target: sales            # float or integer; `optional: true` where values may be missing
     time: day
-    series: [store, item]    # a series for each combination; [] where the table is one series
+    series: [store, item]    # one series per combination; [] if the table is one series
     horizon: 14              # steps of a forecast
     season: 7                # steps of a season
-    known: [promotion]       # columns of numbers that are known for the whole horizon
-    slices: [store]          # columns whose first value of a series is its group
-    origins: 2               # cutoffs of the test, and of validation
+    known: [promotion]       # numeric columns that are known for the whole horizon
+    slices: [store]          # slice columns; the first value of a series counts
+    origins: 2               # number of cutoffs of the test, and of validation
 
 The steps are the distinct times of the whole table. A series without a row at a step has a missing
-value there. Cutoffs lie `horizon` steps apart at the end of the table: the last `origins` are the
-test, those before are validation, and training uses no value after the first of these.
+value there. The cutoffs at the end of the table are `horizon` steps apart: the last `origins` are
+the test, those before are validation. Training uses no value after the first validation cutoff.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from ml.toolkit.data.tables import (
 )
 
 TASK = "forecasting"
-# A series with a history of fewer seasons is in the slice `new` of `history`.
+# A history of fewer seasons is in the slice `new` of the dimension `history`.
 NEW = 4
-# Seasons before the first cutoff of training.
+# Minimum number of seasons before the first training cutoff.
 _FIRST = 2
 _TRAIN = "table.csv"
 _MLTABLE = f"""\
@@ -59,14 +59,14 @@ paths:
 transformations:
   - read_delimited: {{delimiter: ",", encoding: utf8, header: all_files_same_headers}}
 """
-# Dimensions of every table of series, beside `slices`.
+# Slice dimensions of every table, besides `slices` of the schema.
 SLICES = ("size", "history")
 _OF_COLUMNS = {field.name for field in fields(TableSchema)} - {"required"}
 
 
 @dataclass(frozen=True)
 class Head:
-    """The head of the schema; the module's docstring explains the fields."""
+    """The forecasting part of the schema; the module's docstring explains the fields."""
 
     primary_metric: str
     target: str
@@ -82,7 +82,7 @@ class Head:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], columns: Sequence[Column]) -> Head:
-        """Parse the head; raises SchemaRefused, which names the wrong field."""
+        """Parse the forecasting part of a schema; SchemaRefused names the invalid field."""
         types = {column.name: column.type for column in columns}
         names = [field.name for field in fields(cls)]
         if unknown := sorted(raw.keys() - {*names} - _OF_COLUMNS):
@@ -111,42 +111,45 @@ class Head:
 
 @dataclass(frozen=True)
 class Unit:
-    """A forecast: which series, and the number of its first step."""
+    """A forecast of one series from one cutoff."""
 
-    series: int
-    cutoff: int
+    series: int  # index of the series
+    cutoff: int  # index of the first forecast step
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The series of a table on one grid of steps."""
+    """The series of a table on a common grid of steps."""
 
     head: Head
-    names: Sequence[str]
-    times: Sequence[datetime]
-    values: NDArray[np.float64]  # (series, steps), NaN where missing
-    known: Mapping[str, NDArray[np.float64]]  # (series, steps) of each column
-    slices: Mapping[str, Sequence[str]]  # of each series
+    names: Sequence[str]  # of the series
+    times: Sequence[datetime]  # of the steps
+    values: NDArray[np.float64]  # (series, steps), NaN if missing
+    known: Mapping[str, NDArray[np.float64]]  # column → (series, steps)
+    slices: Mapping[str, Sequence[str]]  # dimension → slice of each series
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """Return the first observed step of each series."""
+        """The index of the first observed step of each series."""
         return np.asarray((~np.isnan(self.values)).argmax(axis=1))
 
     @cached_property
     def is_large(self) -> NDArray[np.bool_]:
-        """Return for each series whether its mean absolute value exceeds the median series'."""
+        """Whether the mean absolute value of a series exceeds the median series', (series,)."""
         sizes = np.nanmean(np.abs(self.values), axis=1)
         return np.asarray(sizes > np.median(sizes))
 
     @property
     def least(self) -> int:
-        """Return the fewest steps that allow the cutoffs of training, validation and test."""
+        """The minimum number of steps for the cutoffs of training, validation and test."""
         return self.head.season * _FIRST + self.head.horizon * (2 * self.head.origins + 1)
 
     @cached_property
     def cutoffs(self) -> Mapping[str, Sequence[int]]:
-        """Return the first forecast steps of each split; raise ValueError for too few steps."""
+        """Split → its cutoffs (index of the first forecast step).
+
+        Raises ValueError if the table has too few steps.
+        """
         horizon, origins, steps = self.head.horizon, self.head.origins, len(self.times)
         ends = [steps - horizon * (number + 1) for number in range(2 * origins)][::-1]
         first = self.head.season * _FIRST
@@ -156,7 +159,7 @@ class Panel:
         return {TRAIN: train, VALIDATION: ends[:origins], TEST: ends[origins:]}
 
     def units(self, split: str) -> list[Unit]:
-        """Return the forecasts of a split with observed values before and after their cutoff."""
+        """Return the forecasts of a split that have observed values before and after the cutoff."""
         seen = ~np.isnan(self.values)
         return [
             Unit(series, cutoff)
@@ -167,21 +170,24 @@ class Panel:
         ]
 
     def history(self, unit: Unit) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        """Return the values of a series up to its cutoff, and known columns to the last step."""
+        """Return the values before the cutoff, and the known columns to the end of the horizon.
+
+        Both begin with the first observed step of the series.
+        """
         start, end = self.starts[unit.series], unit.cutoff + self.head.horizon
         known = {name: values[unit.series, start:end] for name, values in self.known.items()}
         return self.values[unit.series, start : unit.cutoff], known
 
     def place(self, unit: Unit) -> tuple[str, str]:
-        """Return the series of a forecast, and the time of the last value before it."""
+        """Return the series' name and the ISO 8601 time of the last step before the cutoff."""
         return self.names[unit.series], self.times[unit.cutoff - 1].isoformat()
 
     def actual(self, unit: Unit) -> NDArray[np.float64]:
-        """Return the values after the cutoff, of shape (horizon,)."""
+        """Return the actual values of the forecast steps, (horizon,)."""
         return self.values[unit.series, unit.cutoff : unit.cutoff + self.head.horizon]
 
     def rows(self, split: str, scores: NDArray[np.float64] | Sequence[Any] = ()) -> Rows:
-        """Return a split as `ml.measures.measurement.evaluate` takes it, resampled by series."""
+        """Return a split as `Rows` for `ml.measures.measurement.evaluate`, grouped by series."""
         units = self.units(split)
         series_numbers, season = [unit.series for unit in units], self.head.season
         lengths = [len(self.history(unit)[0]) for unit in units]
@@ -203,10 +209,10 @@ class Panel:
         )
 
     def request(self, unit: Unit) -> dict[str, object]:
-        """Return the request for a forecast (`ml.serving.scoring.series`).
+        """Return the request body for a forecast (see `ml.serving.scoring.series`).
 
-        It has the values that the forecast depends on and, up to the cutoff, those of the test
-        period, which follow those that a search of forecasters saw.
+        It has the history that the features use, and at least all values since the first test
+        cutoff, which an AutoML forecaster has not seen.
         """
         history, known = self.history(unit)
         steps_of_test = unit.cutoff - self.cutoffs[TEST][0]
@@ -222,8 +228,9 @@ class Panel:
 
 
 def read_panel(folder: Path, schema: Path) -> Panel:
-    """Read the table in the folder of a data asset. Ends the program with every problem, each with
-    file and line, if the schema or the data is wrong.
+    """Read the table in `folder`, the folder of a data asset or the file itself.
+
+    Prints every problem with file and line and exits if the schema or the data is invalid.
     """
     try:
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))
@@ -238,8 +245,10 @@ def read_panel(folder: Path, schema: Path) -> Panel:
 
 
 def write_train(folder: Path, schema: Path, to: Path) -> None:
-    """Write the rows before the test that have a value as an MLTable, for an AutoML job: the time,
-    the series, the target and the known columns. Ends the program as `read_panel`.
+    """Write the observed rows before the test as an MLTable into `to`, for an AutoML job.
+
+    Its columns are the time, the target, the series columns and the known columns. Exits as
+    `read_panel` does.
     """
     panel, columns = (
         read_panel(folder, schema),
@@ -259,7 +268,7 @@ def write_train(folder: Path, schema: Path, to: Path) -> None:
 
 
 def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
-    """Return the series of a table; raises DataRefused with every problem."""
+    """Return the series of a table; raise DataRefused with every problem."""
     panel = panel_of_any_length(path, schema, head)
     try:
         assert panel.cutoffs
@@ -271,7 +280,7 @@ def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
 
 
 def panel_of_any_length(path: Path, schema: TableSchema, head: Head) -> Panel:
-    """Return the series, as `panel_of`, also of a table too short for the cutoffs."""
+    """Return the series of a table that may be too short for the cutoffs; see `panel_of`."""
     table, findings = read_table(path, schema)
     if findings:
         raise DataRefused(findings)
@@ -326,7 +335,7 @@ def _times(path: Path, lines: Sequence[int], name: str, texts: Sequence[str]) ->
 def _wrong_times(
     path: Path, lines: Sequence[int], names: Sequence[Any], times: Sequence[datetime]
 ) -> Iterator[Flaw]:
-    """Yield repeated times of a series, and times with a zone among times without."""
+    """Yield a flaw for each repeated time of a series and each inconsistent time zone."""
     zoned = times[0].tzinfo is not None
     first: dict[Any, int] = {}
     for line, name, time in zip(lines, names, times, strict=True):

@@ -1,7 +1,7 @@
-"""Tables read under a schema: columns, types and row bounds are checked before anything is trained.
+"""Read tables and check them against a schema: columns, types and number of rows.
 
-All problems are reported at once, each with file:line, the actual value, the expected value and a
-hint. A schema is a YAML file that travels with the code:
+All problems are reported at once with file:line, the actual value, the expected value and a hint.
+A schema is a YAML file in the repository:
 
     rows: [100, 5000]
     columns:
@@ -25,18 +25,18 @@ from typing import Any, Literal, get_args
 from ml.serving.scoring.columns import MISSING, Kind, Value, read_cell
 
 ColumnType = Literal["id", "text", "timestamp", "float", "integer", "category"]
-# Column type → its kind in requests, for types that a model may use; in these, MISSING means no
-# value.
+# Column types that may be features → their kind in requests. In these types, the texts of MISSING
+# mean a missing value.
 FEATURE_KINDS: Mapping[str, Kind] = {"float": "float", "integer": "integer", "category": "text"}
 MOST_SHOWN = 20
 FIX = "correct that row"
-# Number of rows that are read to compare types if the columns of a file differ.
+# Number of rows for comparing types if the columns of a file differ.
 SAMPLED = 100
 
 
 @dataclass(frozen=True)
 class Flaw:
-    """A problem of a file."""
+    """A problem in a data file."""
 
     code: str
     path: Path
@@ -54,7 +54,7 @@ class Flaw:
 
 
 class DataRefused(Exception):
-    """The data does not match its schema; the message lists the problems as they are printed."""
+    """Raised if data violates its schema; the message lists the problems for printing."""
 
     def __init__(self, findings: Sequence[Flaw]) -> None:
         self.findings = tuple(findings)
@@ -65,10 +65,10 @@ class DataRefused(Exception):
 
 
 class SchemaRefused(ValueError):
-    """A schema of a table is invalid.
+    """Raised if the schema of a table is invalid.
 
-    `field` is the wrong one, `known` its valid values, if they can be listed; `above` are the keys
-    of its parents.
+    `field` is the name (or list index) of the invalid field, `above` the keys of its parents,
+    `known` its valid values if they can be listed.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class Column:
 
     name: str
     type: ColumnType
-    unique: bool = False  # no value occurs twice
-    refers_to: str = ""  # table whose first column must have each value; "" for none
-    optional: bool = False  # rows may have no value
-    feature_set: str = ""  # joined from this feature set; "" for a column of the file
+    unique: bool = False  # values must be unique
+    refers_to: str = ""  # foreign key: the table whose first column has the values; "" for none
+    optional: bool = False  # values may be missing
+    feature_set: str = ""  # the feature set that it is joined from; "" for a column of the file
 
     def is_missing(self, value: str) -> bool:
-        """Return True if a cell has no value."""
+        """Return True if a cell counts as missing for this column's type."""
         is_text = self.type in ("id", "text")
         return not value.strip() if is_text else value.strip() in MISSING
 
@@ -112,10 +112,10 @@ class Column:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """What a table must look like."""
+    """The schema of a table."""
 
     columns: tuple[Column, ...]
-    rows: tuple[int, int]  # the fewest and the most
+    rows: tuple[int, int]  # minimum and maximum number of rows
     header: bool = False  # the file begins with the column names
     delimiter: str = "\t"
     required: bool = True  # False: the file may be missing
@@ -123,7 +123,7 @@ class TableSchema:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> TableSchema:
-        """Parse the schema in a mapping; raises TypeError, KeyError or SchemaRefused."""
+        """Parse a schema document; raise TypeError, KeyError or SchemaRefused if invalid."""
         low, high = map(int, raw["rows"])
         if not 0 <= low <= high:
             raise SchemaRefused("rows", repr(raw["rows"]), "the fewest and the most: [100, 5000]")
@@ -145,12 +145,12 @@ class TableSchema:
 
 @dataclass
 class Table:
-    """A table that was read."""
+    """The rows of a table file."""
 
     path: Path
     schema: TableSchema
-    rows: list[list[str]] = field(default_factory=list)  # as in the file, without spaces around ids
-    lines: list[int] = field(default_factory=list)  # the line on which each row began
+    rows: list[list[str]] = field(default_factory=list)  # cells as in the file, but ids stripped
+    lines: list[int] = field(default_factory=list)  # the first line of each row
 
     def column(self, name: str) -> list[str]:
         """Return the values of one column, in the order of the rows."""
@@ -165,7 +165,7 @@ def _opened(path: Path) -> io.TextIOBase:
 
 
 def records(path: Path, schema: TableSchema) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line, fields) of every record; a quoted field may hold line breaks."""
+    """Yield (first line, fields) of every record; a quoted field may have line breaks."""
     csv.field_size_limit(1 << 24)
     with _opened(path) as stream:
         spaces = schema.skip_spaces
@@ -178,7 +178,7 @@ def records(path: Path, schema: TableSchema) -> Iterator[tuple[int, list[str]]]:
 
 
 def _undecodable(path: Path) -> int:
-    """Return the first line that is not UTF-8, or 0: a decoder counts bytes, not lines."""
+    """Return the number of the first line that is not UTF-8, or 0 (decoder errors have none)."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             try:
@@ -191,8 +191,9 @@ def _undecodable(path: Path) -> int:
 def read_table(
     path: Path, schema: TableSchema, *, others: bool = False
 ) -> tuple[Table, list[Flaw]]:
-    """Return the rows of the right width, and every flaw of the file. With `others`, columns of the
-    header that the schema does not name are skipped.
+    """Return the table and all problems of the file; rows of a wrong width are left out.
+
+    With `others`, columns that the schema does not name are ignored.
     """
     table = Table(path, schema)
     names = header = [column.name for column in schema.columns]
@@ -241,10 +242,9 @@ def read_table(
 def _drift(
     path: Path, line: int, schema: TableSchema, header: list[str], rows: list[list[str]]
 ) -> Flaw:
-    """Return, in one finding, how the columns of a file differ from the schema's.
+    """Return one flaw that lists all differences between a file's columns and the schema's.
 
-    They are missing, unexpected, in another order, or without a value of their type in the first
-    `rows`.
+    Columns may be missing, unexpected, in another order, or of another type in all of `rows`.
     """
     names = [column.name for column in schema.columns]
     missing = [name for name in names if name not in header]
@@ -275,12 +275,12 @@ def _drift(
 
 
 def is_whole_number(value: str) -> bool:
-    """Return True if a cell is a whole number of 64 bits."""
+    """Return True if a cell is a 64-bit integer."""
     return _is("integer", value)
 
 
 def is_number(value: str) -> bool:
-    """Return True if a cell is a finite number, written as 12, -0.5 or 1e-3."""
+    """Return True if a cell is a finite number, such as 12, -0.5 or 1e-3."""
     return _is("float", value)
 
 
@@ -300,7 +300,7 @@ def _is_timestamp(value: str) -> bool:
 
 
 def _unlike(column: Column, value: str) -> str:
-    """Return the form that a value of the column should have; "" if it has it."""
+    """Return the expected form of a value that violates the column's type, or "" if it is valid."""
     if column.type == "id" and len(value.split()) > 1:
         return "an id without spaces"
     if column.type == "timestamp" and not _is_timestamp(value):
@@ -316,7 +316,7 @@ def _wrong_values(table: Table) -> list[Flaw]:
     findings: list[Flaw] = []
     for position, column in enumerate(table.schema.columns):
         if column.optional and not column.unique and column.type in ("text", "category"):
-            continue  # any value will do
+            continue  # any value is valid
         valid, first = set[str](), dict[str, int]()
         for line, row in zip(table.lines, table.rows, strict=True):
             value = row[position]
@@ -342,7 +342,7 @@ def _wrong_values(table: Table) -> list[Flaw]:
 
 
 def dangling(tables: Mapping[str, Table]) -> list[Flaw]:
-    """Return the references to missing rows, one flaw per row."""
+    """Return a flaw for each value that violates a column's `refers_to`."""
     findings: list[Flaw] = []
     for table in tables.values():
         for position, column in enumerate(table.schema.columns):

@@ -1,1 +1,1 @@
-"""Parts of a training loop by PyTorch; the loop itself stays the project's own."""
+"""Parts of a PyTorch training loop; projects may write their own loop."""

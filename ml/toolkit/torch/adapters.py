@@ -1,7 +1,7 @@
-"""LoRA adapters by peft: a model learns a task while the weights that it was given stay.
+"""LoRA adapters by peft, which fine-tune a model with frozen base weights.
 
-After Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (ICLR 2022). A checkpoint keeps
-`trained(model)` alone, and `Base` says which weights the others are.
+After Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (ICLR 2022). A checkpoint has
+only `trained(model)` and, in `Base`, the digest of the frozen weights.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import nn
 
 from ml.toolkit.torch.checkpoints import CheckpointError
 
-# The files that peft's own `PeftModel.from_pretrained` reads.
+# The files that peft's `PeftModel.from_pretrained` reads.
 WEIGHTS, CONFIGURATION = "adapter_model.safetensors", "adapter_config.json"
 _ADAPTER = "default"  # peft's name of the only adapter of a model
 
 
 def lora(model: nn.Module, layers: Sequence[str], *, rank: int = 8) -> nn.Module:
-    """Freeze the model and give its linear layers of these names adapters; a peft.PeftModel.
+    """Freeze the model, add adapters to its linear layers named `layers`; return a peft.PeftModel.
 
-    An adapter's output is scaled by 2 (peft's `lora_alpha` is 2 × rank) and begins as 0: the model
-    answers as before. Raises ValueError where no layer has such a name.
+    Adapter outputs are scaled by 2 (`lora_alpha` is 2 × rank) and initially 0, so the model's
+    outputs do not change. Raises ValueError if no layer has such a name.
     """
     peft = load_peft()
     settings = {"r": rank, "lora_alpha": 2 * rank, "target_modules": [*layers]}
@@ -36,23 +36,21 @@ def lora(model: nn.Module, layers: Sequence[str], *, rank: int = 8) -> nn.Module
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """Return the model that `lora` was given, with its adapters added to the weights: as fast as
-    before.
+    """Return the base model with the adapters merged into its weights, without runtime overhead.
 
-    It answers as the adapted one but for rounding (5e-7 in float32).
+    Its outputs differ from the adapted model's only by rounding (5e-7 in float32).
     """
     merged_model: nn.Module = model.merge_and_unload()
     return merged_model
 
 
 def trained(model: nn.Module) -> nn.ParameterDict:
-    """Return the parameters that are trained, as a part of a checkpoint; the model goes on using
-    them.
+    """Return the trainable parameters (not copies), as a part of a checkpoint.
 
-    Call it with the model inside DDP, and of a sharded model after `World.wrap`. Buffers are left
-    out: make them before, alike at every start.
+    Pass the bare model, not the DDP wrapper; call it for an FSDP model after `World.wrap`. Buffers
+    are left out, so they must be the same at every start.
     """
-    # A module's name of a parameter has no dots.
+    # Parameter names of a module must not have dots.
     parameters = model.named_parameters()
     return nn.ParameterDict(
         {
@@ -64,9 +62,9 @@ def trained(model: nn.Module) -> nn.ParameterDict:
 
 
 def save_adapter(folder: Path, model: nn.Module) -> dict[str, float]:
-    """Write the adapters of what `lora` returned as peft reads them; how large they are.
+    """Write the adapters of a `lora` model in peft's format.
 
-    `adapter_bytes` are those of the file of weights, `adapter_parameters` their number.
+    Return `adapter_bytes` (size of the weights file) and `adapter_parameters` (their number).
     """
     from safetensors.torch import save_file
 
@@ -76,7 +74,7 @@ def save_adapter(folder: Path, model: nn.Module) -> dict[str, float]:
     }
     save_file(weights, folder / WEIGHTS)
     facts = model.peft_config[_ADAPTER].to_dict()
-    # peft keeps sets, whose order differs from process to process: the digest must not.
+    # Sort peft's sets, whose order varies between processes, for a reproducible digest.
     ordered = {
         name: sorted(value) if isinstance(value, set) else value for name, value in facts.items()
     }
@@ -87,7 +85,7 @@ def save_adapter(folder: Path, model: nn.Module) -> dict[str, float]:
 
 
 def trained_share(model: nn.Module) -> float:
-    """Return the share of the parameters that are trained, between 0 and 1."""
+    """Return the share of trainable parameters, from 0 to 1."""
     counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     trained_count = sum(count for count, is_trained in counts if is_trained)
     share: float = trained_count / sum(count for count, _ in counts)
@@ -95,21 +93,21 @@ def trained_share(model: nn.Module) -> float:
 
 
 class Base:
-    """The weights that a training does not change, as a part of its checkpoints: their digest.
+    """The digest of the frozen base weights, as a part of a checkpoint.
 
-    A checkpoint of `trained(model)` fits any base of the same shapes. Resuming on another one
-    raises CheckpointError.
+    A checkpoint of `trained(model)` would load with any base of the same shapes. With this part,
+    resuming with another base raises CheckpointError.
     """
 
     def __init__(self, digest: str) -> None:
         self._digest = digest
 
     def state_dict(self) -> dict[str, Any]:
-        """The digest."""
+        """Return the digest."""
         return {"digest": self._digest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Compare with the digest of a checkpoint."""
+        """Raise CheckpointError if the digest of a checkpoint differs."""
         if state["digest"] != self._digest:
             raise CheckpointError(
                 "checkpoint-mismatch",
@@ -120,9 +118,9 @@ class Base:
 
 
 def load_peft() -> ModuleType:
-    """peft, imported when it is used: it takes seconds, and most trainings have no adapters."""
-    # It imports transformers, which imports torchvision where that is installed. Nothing here needs
-    # it, and a build for CUDA beside a torch for CPUs fails.
+    """Import and return peft; not at the top of the module, because the import takes seconds."""
+    # peft imports transformers, which imports torchvision if it is installed. torchvision is not
+    # needed here, and its CUDA build fails with a CPU build of torch.
     hidden = "torchvision" not in sys.modules
     if hidden:
         sys.modules["torchvision"] = None  # type: ignore[assignment]

@@ -1,15 +1,16 @@
-"""Checkpoints of a training: complete, whole or not there, checked before anything opens them.
+"""Asynchronous, atomic checkpoints of a training, verified before they are loaded.
 
-A checkpoint is a folder `step-00000120` with torch.distributed.checkpoint's files (tensors; each
-process writes its share), `state.json` (all else), `rank-N.json` (the random state of a process)
-and `manifest.json`: the sha256 of every file. It is written elsewhere and renamed. On a mounted
-container a rename is not one act, so the manifest decides what is whole. If two trainings write one
-folder, every change by the older one fails (`generations`).
+A checkpoint is a folder `step-00000120` with torch.distributed.checkpoint's (DCP) files (tensors;
+each process writes its share), `state.json` (other state), `rank-N.json` (the random state of a
+process) and `manifest.json` (the sha256 of every file). It is written in another folder and
+renamed. On a mounted container a rename is not atomic, so the manifest decides whether a checkpoint
+is complete. If two trainings write to one folder, every change by the older one fails
+(`generations`).
 
-A snapshot is copied while the next forward and backward passes run, and is joined before the
-optimiser's next step, which a hook of the optimiser sees to. Buffers (as BatchNorm's), which a
-forward pass changes, are copied at once. Nothing else may change weights in between. A sharded
-model (`fsdp`) waits until its checkpoint is written.
+The snapshot is copied during the next forward and backward passes. A hook of the optimiser waits
+for the copy before its next step. Buffers (such as BatchNorm's) change in a forward pass, so they
+are copied at once. Nothing else may change weights in between. An FSDP model waits until its
+checkpoint is written.
 """
 
 from __future__ import annotations
@@ -43,27 +44,27 @@ from ml.toolkit.torch.preemption import SCHEDULED_EVENTS, Preempted, PreemptionM
 
 PREFIX = "step-"
 _ASIDE = ".set-aside"
-_FULL = 1 << 20  # so few free bytes are a full disk: blocks of less are left behind a failed write
+_FULL = 1 << 20  # with fewer free bytes, a failed write counts as a full disk
 
 
 class CheckpointError(TrainingError):
-    """A checkpoint cannot be written or read."""
+    """Raised if a checkpoint cannot be written or read."""
 
 
 class Checkpoints:
-    """The checkpoints of one training in `folder`, a declared output that survives a restart.
+    """The checkpoints of one training in `folder`, a job output that survives a restart.
 
-    state: what is kept, by name: each has `state_dict` and `load_state_dict` (models, optimisers,
-    schedules, `Updates`, `Batches`, `Metrics`). What is no model's or optimiser's has to be alike
-    in every process. The random states of every process are kept besides. A model's buffers are
-    those of the first process, which DDP gives to all at each pass; where it does not (`fsdp`, or
-    `broadcast_buffers=False`) those of the others are not kept.
-    every_steps, every_s: when a checkpoint is due, besides after each step that has a metric.
-    keep_last: how many stay.
-    events: the address of Azure's Scheduled Events, or None.
-    progress: called while files are read or written, from any thread, as `Watchdog.alive` wants.
+    state: name → part with `state_dict` and `load_state_dict` (models, optimisers, schedules,
+      `Updates`, `Batches`, `Metrics`). Parts that are neither models nor optimisers must be equal
+      in all processes. Buffers are saved from the first process only; those of the others are lost
+      with `fsdp` or `broadcast_buffers=False`. Random states are saved per process.
+    every_steps, every_s: interval of checkpoints in steps or seconds; a step with a metric always
+      has one.
+    keep_last: number of checkpoints to keep.
+    events: the URL of Azure's Scheduled Events, or None.
+    progress: called from any thread while files are read or written, such as `Watchdog.alive`.
 
-    Every process makes one, alike, and calls its methods at the same steps.
+    Every process creates one with the same arguments, and calls its methods at the same steps.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Checkpoints:
         self._keep_last = keep_last
         self._state = {name: _bare(part) for name, part in state.items()}
         self._preemption = PreemptionMonitor(events)
-        # Threads of one process must not meet others' in one group: each needs its own.
+        # The writer thread needs its own process group, apart from the training's collectives.
         self._writing = dist.new_group(backend="gloo", timeout=timedelta(seconds=world.timeout_s))
         self._stager = snapshot.Stager()
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -114,7 +115,7 @@ class Checkpoints:
         try:
             self.finish()
             if kind is None:
-                self._world.barrier()  # a process may still read what this one has sent
+                self._world.barrier()  # another process may still be receiving data from this one
                 dist.destroy_process_group(self._writing)
         except (CheckpointError, RuntimeError):
             if kind is None:
@@ -125,9 +126,10 @@ class Checkpoints:
             self._stager.close()
 
     def after(self, step: int, metric: float | None = None) -> None:
-        """Save what is due after `step` steps; with a `metric`, which the manifest states, always.
+        """Call after each step: save a checkpoint if one is due, and always with a `metric`.
 
-        After SIGTERM to any process, all save and Preempted ends them with exit code 143.
+        The manifest records the metric. After SIGTERM to any process, all processes save and raise
+        Preempted (exit code 143). Raises CheckpointError if an earlier save failed.
         """
         began = time.perf_counter()
         late = self._every_s is not None and time.monotonic() - self._saved_at >= self._every_s
@@ -157,13 +159,13 @@ class Checkpoints:
             raise Preempted(step)
 
     def save(self, step: int, metric: float | None = None) -> None:
-        """Save now, unless this step was saved, and wait until it is there."""
+        """Save a checkpoint and wait for it; skip if this step is saved and `metric` is None."""
         if self._saved_step != step or metric is not None:
             self._begin(step, metric)
         self.finish()
 
     def join(self) -> None:
-        """Wait until the snapshot is copied: weights may change afterwards."""
+        """Wait until the snapshot is copied; weights may then change."""
         if self._staging is not None:
             began = time.perf_counter()
             self._staging.result()
@@ -171,29 +173,29 @@ class Checkpoints:
             self.blocked_s += time.perf_counter() - began
 
     def finish(self) -> None:
-        """Wait until the checkpoint that is being written is there; raises CheckpointError."""
+        """Wait for the checkpoint in progress; raise CheckpointError if it failed."""
         self.join()
         published, self._published = self._published, None
         if published is not None:
             published.result()
 
     def hold(self, before: int | None) -> None:
-        """Keep the `keep_last` newest checkpoints before this step, too, until told None."""
+        """Also keep the `keep_last` newest checkpoints before step `before`; None ends that."""
         self._held = before
 
     def restore(self) -> int:
-        """Load the newest intact checkpoint and return its step; 0 without any.
+        """Load the newest intact checkpoint and return its step, or 0 without any.
 
-        Damaged checkpoints are set aside with a warning. Raises CheckpointError for an intact
-        checkpoint of another model: the folder belongs to another training.
+        Damaged checkpoints are renamed with a warning. Raises CheckpointError for an intact
+        checkpoint of another model.
         """
         return self._restore(None) or 0
 
     def go_back(self, before: int) -> int | None:
         """Load the newest intact checkpoint before step `before` and return its step.
 
-        Later checkpoints are set aside; the position in the data (`Batches`) does not change.
-        Returns None, and sets nothing aside, if there is no earlier checkpoint.
+        Later checkpoints are renamed; the position in the data (`Batches`) does not change.
+        Returns None, and keeps later checkpoints, if there is no earlier one.
         """
         return self._restore(before)
 
@@ -222,7 +224,7 @@ class Checkpoints:
         return None
 
     def _demand_shared(self) -> None:
-        """Raises CheckpointError where a process does not see what the first one writes."""
+        """Raise CheckpointError if a process does not see files that the first process writes."""
         seen = self._world.gather(self._generation.newest >= self._generation.number)
         if not all(seen):
             blind = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
@@ -234,7 +236,7 @@ class Checkpoints:
 
     def _begin(self, step: int, metric: float | None) -> None:
         self.finish()
-        metric = None if metric is None else float(metric)  # numpy's own numbers are no JSON
+        metric = None if metric is None else float(metric)  # JSON does not support numpy numbers
         facts, tensors, volatile = self._tensors()
         texts = {stored.rank_file(self._world.rank): json.dumps(snapshot.random_state())}
         if self._world.first:
@@ -255,10 +257,10 @@ class Checkpoints:
         )
         self._saved_step, self._saved_at = step, time.monotonic()
         if not any(isinstance(part, torch.optim.Optimizer) for part in self._state.values()):
-            self.join()  # no hook sees that the copy is there before weights change
+            self.join()  # without an optimiser, no hook waits for the copy
         if any(isinstance(tensor, DTensor) for tensor in tensors.values()):
-            # With torch 2.13 on CPUs a backward pass of fully_shard fails where another thread
-            # saves at the same time ("setStorage: … out of bounds"), in 9 of 12 trainings.
+            # With torch 2.13 on CPUs, a backward pass of fully_shard fails if another thread saves
+            # at the same time ("setStorage: … out of bounds"), in 9 of 12 trainings.
             self.finish()
 
     def _finish(
@@ -269,7 +271,10 @@ class Checkpoints:
         texts: Mapping[str, str],
         upload: Future[Any],
     ) -> None:
-        """In a thread: wait for DCP's files, then manifest, rename, and forget old ones."""
+        """Wait for DCP's files, write the manifest, rename the folder, delete old checkpoints.
+
+        Runs in a thread.
+        """
         done: dict[str, str] | BaseException
         try:
             upload.result()
@@ -298,9 +303,9 @@ class Checkpoints:
         self._together(done)
 
     def _together(self, done: dict[str, str] | BaseException) -> list[dict[str, str]]:
-        """Return the results of all processes; if one failed, fail in all.
+        """Return the results of all processes; raise CheckpointError in all if one failed.
 
-        The unfinished checkpoint is then removed.
+        A failure removes the unfinished checkpoint.
         """
         parts: list[Any] = [None] * self._world.size
         mine = self._sentence(done) if isinstance(done, BaseException) else done
@@ -320,7 +325,7 @@ class Checkpoints:
         return parts
 
     def _sentence(self, problem: BaseException) -> tuple[str, str]:
-        """See `_sentence`; a newer generation is the cause of whatever failed."""
+        """Return (code, message) of a failure; a newer generation takes precedence as the cause."""
         try:
             self._generation.demand()
         except Superseded as superseded:
@@ -336,7 +341,7 @@ class Checkpoints:
         )
 
     def _forget(self) -> None:
-        """Remove all but the last ones and those that are held, of those that can be read."""
+        """Delete readable checkpoints except the newest `keep_last` and the held ones."""
         steps = []
         for step in sorted(_steps(self.folder)):
             with suppress(stored.Unusable):
@@ -347,7 +352,7 @@ class Checkpoints:
             self._generation.remove(self._place(step).name)
 
     def _tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor], set[str]]:
-        """Return what is kept: facts as JSON, this process's tensors, and which to copy at once."""
+        """Return (JSON state, this process's tensors, names of tensors to copy synchronously)."""
         facts: dict[str, Any] = {}
         tensors: dict[str, torch.Tensor] = {}
         volatile: set[str] = set()
@@ -370,7 +375,7 @@ class Checkpoints:
             elif not isinstance(part, torch.optim.Optimizer):
                 lasting = set()
             for key in mine.keys() - lasting:
-                # Buffers differ between processes; those of the first are what DDP goes on with.
+                # Save the first process's buffers only, which DDP broadcasts.
                 if not self._world.first and not isinstance(mine[key], DTensor):
                     del mine[key]
                 else:
@@ -388,8 +393,9 @@ class Checkpoints:
         }
 
     def _checked(self, folder: Path) -> tuple[stored.Unusable | None, stored.Manifest | None]:
-        """Return what is wrong with a checkpoint, or its manifest; the processes share the reading,
-        and agree.
+        """Verify a checkpoint; return (problem, None) or (None, manifest), equal in all processes.
+
+        Each process verifies a share of the files.
         """
         problem: stored.Unusable | None = None
         manifest = None
@@ -481,8 +487,9 @@ def _steps(folder: Path) -> list[int]:
 def _places(
     part: Any, name: str, facts: snapshot.Facts, kinds: Mapping[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield where DCP is to put each tensor of a part: a model's are read in place, and those of an
-    optimiser are sharded as their parameters are.
+    """Yield (name, destination tensor) for DCP to load a part.
+
+    A model's tensors are loaded in place; an optimiser's are sharded like their parameters.
     """
     if isinstance(part, nn.Module):
         for key, tensor in part.state_dict().items():
@@ -507,7 +514,10 @@ def _places(
 
 
 def _is_alike(facts: snapshot.Facts, optimiser: torch.optim.Optimizer) -> bool:
-    """Whether a saved optimiser has groups as this one's; newer torch may know more settings."""
+    """Return whether a saved optimiser's parameter groups match `optimiser`.
+
+    `optimiser` may have more settings, from a newer torch.
+    """
     groups, current_groups = facts["param_groups"], optimiser.param_groups
     return len(groups) == len(current_groups) and all(
         group.keys() <= current.keys() and len(group["params"]) == len(current["params"])
@@ -516,7 +526,7 @@ def _is_alike(facts: snapshot.Facts, optimiser: torch.optim.Optimizer) -> bool:
 
 
 def _sentence(problem: BaseException, folder: Path) -> tuple[str, str]:
-    """Return the code and the sentence of a failed write; DCP wraps what its processes raised."""
+    """Return (error code, message) of a failed write; unwrap the exceptions of DCP's processes."""
     causes = [*getattr(problem, "failures", {}).values()]
     cause = causes[0][0] if causes else problem
     number = getattr(cause, "errno", None)
@@ -524,7 +534,7 @@ def _sentence(problem: BaseException, folder: Path) -> tuple[str, str]:
         return "disk-full", str(cause)
     lines = str(cause).strip().splitlines()
     sentence = f"{type(cause).__name__}: {lines[-1] if lines else ''}"
-    # torch's own writer of files does not say why it failed.
+    # torch's file writer does not report why it failed.
     with suppress(OSError):
         if shutil.disk_usage(folder).free < _FULL:
             return "disk-full", sentence

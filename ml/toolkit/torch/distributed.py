@@ -1,8 +1,8 @@
-"""The processes of a distributed job: how they find one another, wrap a model and sum a metric.
+"""The processes of a distributed job: rendezvous, model wrapping and metric reduction.
 
-Azure ML gives a process of `distribution: pytorch` the variables RANK, WORLD_SIZE, LOCAL_RANK,
-MASTER_ADDR and MASTER_PORT, and one of `mpi` Open MPI's OMPI_COMM_WORLD_* and AZ_BATCH_MASTER_NODE
-(how-to-train-distributed-gpu). A process without any of them is a world of one: the same code runs.
+Azure ML sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for `distribution: pytorch`,
+and OMPI_COMM_WORLD_* and AZ_BATCH_MASTER_NODE for `mpi` (how-to-train-distributed-gpu). Without
+these environment variables, the world has one process and the same code runs.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 Strategy = Literal["ddp", "fsdp"]
 Device = Literal["auto", "cpu", "cuda"]
-# Where AZ_BATCH_MASTER_NODE is absent, and for its port, which is the one of the batch node.
+# Default port if AZ_BATCH_MASTER_NODE is absent or has none.
 MASTER_PORT = "29500"
 
 
 @dataclass(frozen=True)
 class World:
-    """All processes of the job, and which of them this is."""
+    """The processes of the job, and this process's place among them."""
 
-    rank: int
-    size: int
-    device: torch.device
-    timeout_s: float = 600
+    rank: int  # of this process, from 0
+    size: int  # number of processes
+    device: torch.device  # of this process
+    timeout_s: float = 600  # of collectives
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that logs, and writes what is written once."""
+        """Whether this is the first process, the only one that logs and writes shared files."""
         return self.rank == 0
 
     def wrap(
@@ -55,15 +55,15 @@ class World:
         groups: Sequence[nn.Module] | None = None,
         **options: Any,
     ) -> nn.Module:
-        """Return the model on this process's device, its gradients averaged over all processes.
+        """Return the model on this process's device, with gradients averaged over all processes.
 
-        `ddp` keeps the whole model in every process (DistributedDataParallel; one process trains
-        the bare model). `fsdp` shards parameters, gradients and optimiser states: `fully_shard` of
-        each of `groups`, inner modules first, then of the rest. Without them these are the members
-        of every nn.ModuleList, as the layers of a transformer, and each child with parameters. A
-        module that shares a parameter with others (tied embeddings) belongs to the rest. Both take
-        `options` of DistributedDataParallel or fully_shard. Compile the model before this
-        (`torch.compile` around DDP all-reduces several times a step), make the optimiser after it.
+        `ddp` replicates the model (DistributedDataParallel; a single process gets the bare model).
+        `fsdp` shards parameters, gradients and optimiser states: it applies `fully_shard` to each
+        of `groups`, inner modules first, then to the rest. Default groups are the members of every
+        nn.ModuleList (such as transformer layers) and each child with parameters, except modules
+        with shared parameters (tied embeddings). `options` are those of DistributedDataParallel or
+        fully_shard. Compile the model before this call (`torch.compile` around DDP all-reduces
+        several times per step); create the optimiser after it.
         """
         model = model.to(self.device)
         if strategy == "fsdp":
@@ -75,23 +75,24 @@ class World:
             return model
         ids = [self.device.index] if self.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, device_ids=ids, **options)
-        # gloo's threads need the interpreter's lock to let go of a tensor. A group's own object
-        # waits for them without that lock; a Reducer that dies as the last one to know the group
-        # waits with it, for ever (pytorch/pytorch#56297).
-        for part in (wrapped.reducer, wrapped.logger):  # which knows the Reducer
+        # Avoid a deadlock: gloo's threads need the GIL to release a tensor. The process group's
+        # destructor waits for them without the GIL, but a Reducer with the last reference to the
+        # group waits while it holds the GIL (pytorch/pytorch#56297). So keep a reference.
+        for part in (wrapped.reducer, wrapped.logger):  # the logger references the Reducer
             weakref.finalize(part, _let_go, wrapped.process_group).atexit = False
         return wrapped
 
     def weights(self, model: nn.Module) -> dict[str, Any]:
-        """Return the state_dict of the bare, whole model on the CPU, as to write it once; every
-        process has to call it. Of a sharded model the first process alone has it.
+        """Return the full, unsharded state_dict of the bare model on the CPU.
+
+        Every process must call it. For an FSDP model, only the first process gets the weights.
         """
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         weights: dict[str, Any] = get_model_state_dict(model, options=options)
         return weights
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the value of every process, by rank, in every process."""
+        """Return the values of all processes, ordered by rank, in every process."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
@@ -101,10 +102,12 @@ class World:
         self.gather(None)
 
     def seed(self, seed: int, *, shared: bool = False) -> None:
-        """Seed Python's, numpy's and torch's generators: with `shared` alike in every process, as
-        the first weights need, else each by its rank, as dropout needs.
+        """Seed the generators of Python, numpy and torch.
+
+        With `shared`, all processes get the same seed, for initial weights; otherwise each rank
+        gets its own, for dropout.
         """
-        # Seeds of neighbouring jobs and ranks must not meet: both are spread over all 64 bits.
+        # SeedSequence avoids equal seeds of neighbouring jobs and ranks.
         words = np.random.SeedSequence([seed, 0 if shared else self.rank + 1]).generate_state(2)
         torch.manual_seed(int(words[0]))
         random.seed(int(words[1]))
@@ -112,26 +115,26 @@ class World:
 
 
 class TrainingError(SystemExit):
-    """Ends a script that does not catch it with the sentence and no traceback."""
+    """An error that exits with its message, without a traceback, unless it is caught."""
 
     def __init__(self, code: str, actual: str, hint: str) -> None:
         super().__init__(f"error[{code}]: {actual}\n  hint: {hint}")
 
 
 class RankLost(TrainingError):
-    """Another process of the job is gone."""
+    """Raised if another process of the job has ended or does not respond."""
 
 
-# What gloo, NCCL and the store say of a process that has died or no longer answers.
+# Texts in errors of gloo, NCCL and the store about a process that has ended or does not respond.
 _LOST = ("closed by peer", "reset by peer", "likely closed", "Broken pipe", "remote process")
 _LATE = ("Timed out", "timed out", "timeout")
 
 
 class Metrics:
-    """Means and ratios of a metric's parts, right with batches and ranks of different sizes.
+    """Means and ratios over all processes, exact for batches and ranks of different sizes.
 
-    A mean of means is wrong as soon as the last batch is smaller: what is added up is numerators
-    and denominators, and they are divided once, over all processes.
+    It sums numerators and denominators and divides once, because a mean of means is wrong if the
+    last batch is smaller.
     """
 
     def __init__(self, world: World) -> None:
@@ -139,14 +142,15 @@ class Metrics:
         self._sums: dict[str, tuple[float, float]] = {}
 
     def add(self, name: str, numerator: float, denominator: float = 1.0) -> None:
-        """Count a part: the sum of a batch's losses and its rows, or hits and tries."""
+        """Add to the sums of a metric: such as a batch's summed loss and its number of rows."""
         above, below = self._sums.get(name, (0.0, 0.0))
         self._sums[name] = above + float(numerator), below + float(denominator)
 
     def reduce(self) -> dict[str, float]:
-        """Each name's ratio over all processes, alike in every one, and start again from nothing.
+        """Return the ratio of each metric over all processes, and reset the sums.
 
-        A name without any denominator is left out. Every process has to call it.
+        Metrics with a zero denominator are left out. Every process must call it; all get the same
+        result.
         """
         mine, self._sums = self._sums, {}
         for part in self._world.gather(mine):
@@ -156,7 +160,7 @@ class Metrics:
         return {name: above / below for name, (above, below) in total.items() if below}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what all processes have counted since `reduce`; every process has to call it."""
+        """Return the sums of all processes since `reduce`; every process must call it."""
         mine = self._sums
         self._sums = {}
         for part in self._world.gather(mine):
@@ -166,7 +170,7 @@ class Metrics:
         return total
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there: the first process counts what all had."""
+        """Restore the sums of all processes into the first process."""
         self._sums = {
             name: (parts[0], parts[1]) for name, parts in state.items() if self._world.first
         }
@@ -176,17 +180,18 @@ class Metrics:
 def distributed(
     seed: int | None = None, *, device: Device = "auto", timeout_s: float = 600
 ) -> Iterator[World]:
-    """Yield the world of this job; its process group is closed after the context.
+    """Yield the world of this job, and destroy its process group afterwards.
 
-    gloo connects processes on CPUs; on GPUs NCCL sums gradients and gloo does the rest. Each
-    process gets the GPU of its local rank. With `seed` the initial weights are the same in every
-    process; `World.seed` then gives each its own. `device` is what the job requires: "cuda" raises
-    TrainingError without a visible GPU, "auto" then uses the CPU; each process logs its device.
-    Raises RankLost if another process died or did not join a collective within `timeout_s`;
-    TrainingError if a machine has GPUs, but fewer than processes.
+    The backend is gloo on CPUs, and NCCL on GPUs with gloo for CPU tensors. Each process gets the
+    GPU of its local rank and logs its device. `seed` seeds all processes alike, for equal initial
+    weights; call `World.seed` later for a seed per rank. `device="cuda"` raises TrainingError
+    without a visible GPU; "auto" then uses the CPU.
+
+    Raises RankLost if another process died or did not join a collective within `timeout_s`, and
+    TrainingError if a machine has fewer GPUs than processes.
     """
     rank, size, local_rank = _ranks(os.environ)
-    # Azure ML sets them for pytorch; Open MPI's processes find the master by another name.
+    # Azure ML sets MASTER_ADDR for pytorch; Open MPI's processes get AZ_BATCH_MASTER_NODE instead.
     if size > 1 and "MASTER_ADDR" not in os.environ:
         address, _, port = os.environ.get("AZ_BATCH_MASTER_NODE", "127.0.0.1").partition(":")
         os.environ["MASTER_ADDR"] = address
@@ -243,26 +248,28 @@ def distributed(
             ) from error
         raise
     finally:
-        # After an error NCCL would wait here for processes that wait for this one, and nobody
-        # would read what the error was (pytorch/torchtitan#1342).
+        # After an error, NCCL would deadlock here and hide the error (pytorch/torchtitan#1342).
         if dist.is_initialized() and (is_over or size == 1 or place.type == "cpu"):
             dist.destroy_process_group()
 
 
 def _is_loss(error: RuntimeError, cause: str) -> bool:
-    """Whether an error is of the connection to other processes, and not of the training's own."""
+    """Return whether an error is a lost connection to other processes, not one of the training."""
     is_theirs = isinstance(error, dist.DistError) or "/gloo/" in cause
     return is_theirs and any(word in cause for word in (*_LOST, *_LATE))
 
 
-# The store of all processes, which the first one has until it ends; and the groups that used it.
+# The TCP store of all processes by (address, port), hosted by the first process until it exits; the
+# number of groups that used it.
 _stores: dict[tuple[str, str], dist.Store] = {}
 _groups = count()
 
 
 def _store(rank: int, size: int, timeout_s: float) -> dist.Store:
-    """Return a store for one group. The master's port is one: a process that begins its next group
-    while another still ends the one before would join a store that goes, or find the port taken.
+    """Return a store for one process group.
+
+    All groups share one TCP store with a prefix per group. A new TCP store per group would race
+    with the previous one for the port.
     """
     address, port = (os.environ.get(f"MASTER_{name}", "") for name in ("ADDR", "PORT"))
     number, wait = next(_groups), timedelta(seconds=timeout_s)
@@ -274,11 +281,11 @@ def _store(rank: int, size: int, timeout_s: float) -> dist.Store:
 
 
 def _let_go(group: dist.ProcessGroup) -> None:
-    """Called once a Reducer is gone: only then the group's object may go, too."""
+    """Hold a reference to the group until its Reducer is destroyed; see `World.wrap`."""
 
 
 def _fsdp_groups(model: nn.Module) -> list[nn.Module]:
-    """Return the modules that are sharded one by one, without those that share a parameter."""
+    """Return the default modules to shard separately, without those with shared parameters."""
     counts = Counter(map(id, _parameters(model)))
     return [
         block
@@ -288,13 +295,14 @@ def _fsdp_groups(model: nn.Module) -> list[nn.Module]:
 
 
 def _parameters(module: nn.Module) -> list[nn.Parameter]:
-    """Each as often as it has a name."""
+    """Return the parameters; one with several names occurs several times."""
     return [parameter for _, parameter in module.named_parameters(remove_duplicate=False)]
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the children that have parameters, each after the members of the lists in it; of a
-    list, which has no forward pass, its members.
+    """Yield the children with parameters, inner modules first.
+
+    Instead of a ModuleList or ModuleDict, which has no forward pass, its members are yielded.
     """
     for child in model.children():
         is_list = isinstance(child, nn.ModuleList | nn.ModuleDict)
@@ -305,7 +313,10 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
-    """Rank, size and local rank by the environment; ValueError where a part lacks."""
+    """Return (rank, size, local rank) from environment variables.
+
+    Raises ValueError if RANK or LOCAL_RANK is missing.
+    """
     for size, prefix in (("WORLD_SIZE", ""), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_")):
         if size in environment:
             try:

@@ -1,7 +1,7 @@
-"""The loop of a training by epochs: health checks, steps, validation, the best epoch, checkpoints.
+"""A training loop by epochs, with health checks, validation, best epoch and checkpoints.
 
-`train_epochs` puts the parts of this package together. A training that needs another loop takes the
-parts alone, as README.md does.
+`train_epochs` combines the parts of this package. For another loop, use the parts directly, as in
+README.md.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Report = Callable[[Mapping[str, float], int], None]
 
 @dataclass
 class Progress:
-    """How far a training by epochs is; a part of every checkpoint."""
+    """The progress of a training by epochs; a part of every checkpoint."""
 
-    epochs: int = 0  # validated ones
-    waited: int = 0  # of them, those since the best one
-    best: float | None = None  # value of the metric of the best one
-    seconds: float = 0.0  # of all starts together, as the first process measured them
+    epochs: int = 0  # validated epochs
+    waited: int = 0  # epochs since the best one
+    best: float | None = None  # metric of the best epoch
+    seconds: float = 0.0  # duration over all restarts, measured by the first process
     steps: int = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Its fields."""
+        """Return the fields by name."""
         return dict(vars(self))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the fields."""
         vars(self).update(state)
 
 
@@ -63,23 +63,22 @@ def train_epochs(
     every_epoch: bool = True,
     stalled_s: float = 600.0,
 ) -> Progress:
-    """Train until `epochs` are over, or `patience` of them had no better `metric`.
+    """Train for `epochs` epochs, or until `metric` has not improved for `patience` epochs.
 
     model: the wrapped model, set to training mode at the start of every epoch.
-    state: what `Checkpoints` keeps besides `updates`, `batches`, the metrics and the progress: the
-    model, the best weights, the optimiser, the schedule.
-    folder: the checkpoints. A training that finds one there goes on from it.
-    loss: the SUM of the losses of a micro-batch on this process's device, and its items.
-    validate: adds this process's part of the validation to the metrics, after every epoch; one of
-    them is `metric`.
-    on_best: called in every process after an epoch with the best `metric` so far, to keep a copy of
-    the weights in `state`.
-    report: called in the first process with the metrics of an epoch, the rows a second and the
-    share of time in which the loop waited for data.
-    every_s: seconds between two checkpoints.
-    every_epoch: whether one more ends each epoch; not for epochs that take less than a second.
-    stalled_s: `Watchdog` ends a job that has made no step for so many seconds. A step and a
-    validation have to be shorter.
+    state: additional parts for `Checkpoints`: the model, the best weights, the optimiser and the
+      schedule.
+    folder: the checkpoints, from which an interrupted training resumes.
+    loss: returns the SUM of a micro-batch's losses, on this process's device, and its items.
+    validate: adds this process's share of the validation to the metrics, after every epoch. It must
+      add `metric`.
+    on_best: called in every process after an epoch with the best `metric` so far, to copy the
+      weights into `state`.
+    report: called in the first process with an epoch's metrics, rows per second and share of time
+      spent waiting for data.
+    every_s: seconds between checkpoints.
+    every_epoch: whether each epoch ends with a checkpoint; False for epochs of under a second.
+    stalled_s: timeout of `Watchdog` in seconds, longer than any step and validation.
 
     Raises Unhealthy before the first step, Diverged, CheckpointError, and Preempted after SIGTERM.
     """
@@ -97,7 +96,7 @@ def train_epochs(
         earlier = progress.seconds
         while progress.epochs < epochs and (patience is None or progress.waited < patience):
             model.train()
-            # A checkpoint may be of the end of an epoch that was not validated yet.
+            # A restored checkpoint may be at the end of an epoch, before its validation.
             if batches.step < len(batches) or batches.epoch < progress.epochs:
                 for micro_batches in batches:
                     for batch in micro_batches:
@@ -120,7 +119,7 @@ def train_epochs(
             if progress.best is None or sign * value < sign * progress.best:
                 progress.best, progress.waited = value, 0
                 on_best()
-            # The first process's clock: what a checkpoint keeps has to be alike in all of them.
+            # Use the first process's clock, since checkpointed state must be equal in all.
             progress.seconds = world.gather(earlier + time.perf_counter() - began)[0]
             if world.first:
                 report({**measured, **batches.rates()}, progress.steps)

@@ -1,11 +1,11 @@
-"""Generations: which start of a training may change a folder of checkpoints.
+"""Fencing: only the newest start of a training may change its folder of checkpoints.
 
-Each start (a rendezvous round of torchrun, a restarted job) claims the next number by making the
-folder `.generations/00000007`, then renames the folders of older generations away. A writer
-prepares every change in its own folder. It publishes by a rename out of that folder and removes by
-a rename into it, so that once the folder has another name every change fails.
+Each start (a rendezvous round of torchrun, a restarted job) claims the next generation number by
+creating a folder such as `.generations/00000007`, and renames the folders of older generations. A
+writer prepares every change in its own folder. It publishes by renaming out of that folder and
+removes by renaming into it. Once its folder is renamed, all its changes fail.
 
-Needs a file system where mkdir fails if the folder exists and a rename of a folder is atomic.
+It needs a file system where mkdir fails if the folder exists and renaming a folder is atomic.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _FENCED, _WITHDRAWN = ".fenced-", ".withdrawn"
 
 
 class Superseded(Exception):
-    """A newer generation has begun: this one may change nothing."""
+    """Raised if a newer generation has started, so this one must not change the folder."""
 
 
 class Generation:
-    """The exclusive right of one start to change `folder`, until a newer generation begins."""
+    """The exclusive right of one start to change `folder`, until a newer generation starts."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._folder, self.number = folder, number
@@ -34,10 +34,10 @@ class Generation:
 
     @classmethod
     def claim(cls, folder: Path) -> Self:
-        """Begin the next generation and clean up after the older ones.
+        """Start the next generation and clean up after the older ones.
 
-        What they had published stays, what they had withdrawn without replacing is restored, and
-        the rest is deleted.
+        Keep what they published, restore what they withdrew without a replacement, and delete the
+        rest.
         """
         generations = folder / FOLDER
         generations.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class Generation:
                 break
         for path in sorted(generations.iterdir()):
             if path.name.isdecimal() and int(path.name) < generation.number:
-                # Another claim may have renamed it a moment before.
+                # A concurrent claim may have renamed it already.
                 with suppress(FileNotFoundError):
                     path.rename(path.with_name(f"{path.name}{_FENCED}{uuid4().hex}"))
         for path in generations.glob(f"*{_FENCED}*"):
@@ -59,12 +59,12 @@ class Generation:
 
     @property
     def newest(self) -> int:
-        """The number of the newest generation that has begun; 0 where none is visible."""
+        """The number of the newest generation, or 0 if none is visible."""
         paths = (self._folder / FOLDER).glob("*")
         return max((int(path.name) for path in paths if path.name.isdecimal()), default=0)
 
     def demand(self) -> None:
-        """Raises Superseded if a newer generation has begun."""
+        """Raise Superseded if a newer generation has started."""
         if (newest := self.newest) > self.number:
             raise Superseded(
                 f"generation {newest} of the training has begun; this process is of generation "
@@ -72,9 +72,9 @@ class Generation:
             )
 
     def publish(self, prepared: Path, name: str) -> None:
-        """Rename what lies in `path` into the folder, in place of what has that name.
+        """Move `prepared` into the folder as `name`, replacing an existing entry.
 
-        Raises Superseded, and then nothing has changed.
+        Raises Superseded without a change.
         """
         withdrawn = self.withdraw(name) if (self._folder / name).exists() else None
         self._rename(prepared, self._folder / name)
@@ -82,27 +82,27 @@ class Generation:
             shutil.rmtree(withdrawn, ignore_errors=True)
 
     def withdraw(self, name: str) -> Path:
-        """Rename what the folder has of that name into `path`, and return where it is.
+        """Move the folder's entry `name` into this generation's folder; return its new path.
 
-        Raises Superseded, and then nothing has changed.
+        Raises Superseded without a change.
         """
         withdrawn = self.path / f"{name}{_WITHDRAWN}"
         self._rename(self._folder / name, withdrawn)
         return withdrawn
 
     def remove(self, name: str) -> None:
-        """Delete what the folder has of that name. Raises Superseded."""
+        """Delete the folder's entry `name`. Raises Superseded without a change."""
         removed = self.path / name
         self._rename(self._folder / name, removed)
-        shutil.rmtree(removed, ignore_errors=True)  # a kill here leaves it to the next `claim`
+        shutil.rmtree(removed, ignore_errors=True)  # if killed here, the next `claim` deletes it
 
     def clear(self) -> None:
-        """Delete what was prepared and not published; what was withdrawn is there again."""
+        """Delete unpublished entries and restore withdrawn ones without a replacement."""
         _clear(self.path, self._folder)
 
     def _rename(self, path: Path, to: Path) -> None:
-        # A write that was under way may have made the folder of a superseded generation again:
-        # then the newer one is visible here. Otherwise the rename itself fails.
+        # A concurrent write may recreate the folder of a superseded generation, so the rename would
+        # succeed; therefore check first. Otherwise the rename fails.
         self.demand()
         try:
             path.rename(to)
@@ -115,7 +115,7 @@ def _clear(generation: Path, folder: Path) -> None:
     for path in generation.glob("*"):
         final = folder / path.name.removesuffix(_WITHDRAWN)
         if path.name.endswith(_WITHDRAWN) and not final.exists():
-            with suppress(FileNotFoundError):  # two claims at the same time
+            with suppress(FileNotFoundError):  # a concurrent claim may have moved it
                 path.rename(final)
         else:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A network as an ONNX graph, compared with the network when it is written."""
+"""Export a network to ONNX, and compare the outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from ml.serving.scoring.onnx import Graph
 
-# How far an output may lie apart: both compute with seven digits.
+# Maximum absolute difference of an output; float32 has about seven digits.
 TOLERANCE = 1e-5
 Inputs = Mapping[str, NDArray[Any]]
 
@@ -26,17 +26,17 @@ def export(
     outputs: Sequence[str],
     axes: Mapping[str, Mapping[int, str]],
 ) -> float:
-    """Write the graph of a network on the CPU in evaluation mode, and return the largest difference
-    of any output on the examples.
+    """Export a network to ONNX; return the largest difference of any output on the examples.
 
-    examples: the inputs by their names, in the order of `forward`; the first one is traced.
-    axes: of inputs and outputs, the dimensions that vary.
+    The network must be on the CPU in evaluation mode.
+    examples: inputs by name, in the order of `forward`. The first one is traced; the others should
+      have other sizes in each dynamic dimension.
+    axes: the dynamic dimensions of inputs and outputs.
 
-    Ends the program where the difference is more than TOLERANCE, or where ONNX Runtime rejects an
-    example: give one of another size for each dimension that varies.
+    Exits if the difference exceeds TOLERANCE or ONNX Runtime rejects an example.
     """
     with warnings.catch_warnings():
-        # The newer exporter needs onnxscript; this one is there as long as torch's pin is.
+        # The newer exporter needs onnxscript, so use the deprecated one of the pinned torch.
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.onnx.export(
             network,
@@ -61,9 +61,9 @@ def export(
 def difference(
     network: nn.Module, served: Graph, examples: Sequence[Inputs], outputs: Sequence[str]
 ) -> float:
-    """Return the largest difference of any output on the examples; NaN where one is NaN.
+    """Return the largest difference of any output on the examples, or NaN if an output is NaN.
 
-    Ends the program where ONNX Runtime rejects an example.
+    Exits if ONNX Runtime rejects an example.
     """
     largest = 0.0
     for batch in examples:

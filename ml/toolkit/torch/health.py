@@ -1,6 +1,6 @@
-"""Whether the machines are fit to train on, and a training still moves and still learns.
+"""Health checks of machines before training, and of the training's progress and loss.
 
-`check_machines` before training, `Watchdog` beside it, `Guard` in it.
+`check_machines` runs before training, `Watchdog` in parallel to it, `Guard` after each step.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from ml.toolkit.torch.updates import Update
 
 T = TypeVar("T")
 
-# Dense TFLOP/s by the makers' data sheets, of the precision in which a matrix product of float32
-# runs by torch's default ("highest"): plain float32. (NVIDIA: T4, V100 SXM2, A100, H100 SXM, H200.)
+# Dense float32 TFLOP/s by NVIDIA's data sheets (T4, V100 SXM2, A100, H100 SXM, H200). torch
+# multiplies float32 matrices in plain float32 by default (precision "highest").
 FLOAT32_TFLOPS = {"T4": 8.1, "V100": 15.7, "A100": 19.5, "H100": 67.0, "H200": 67.0}
-# A sound card reaches 80 to 95 % of its sheet in a large product; half of it is a broken or
-# throttled one. Between alike machines a third less than the median is not noise.
+# Minimum speed relative to the data sheet and to the median process. A healthy GPU reaches 80 to
+# 95 % of its data sheet; half of it means a defect or throttling.
 OF_SHEET, OF_MEDIAN = 0.5, 0.67
-FREE_GIGABYTES = 1.0  # of the disk with the checkpoints
-EXPLOSION = 10.0
-RETURNS = 3  # of a training to an earlier checkpoint
+FREE_GIGABYTES = 1.0  # minimum free space of the disk with the checkpoints
+EXPLOSION = 10.0  # see `Guard`
+RETURNS = 3  # maximum number of returns to an earlier checkpoint
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One thing that was looked at on one process's machine."""
+    """One measurement on one process's machine."""
 
     rank: int
     what: str
     value: float  # in `unit`
     unit: str
-    least: float = math.nan  # what it has to be at least; NaN where nothing is expected
+    least: float = math.nan  # the minimum; NaN for none
 
     @property
     def ok(self) -> bool:
-        """Whether it is as it has to be."""
+        """Whether the value reaches the minimum."""
         return math.isnan(self.least) or self.value >= self.least
 
     def text(self) -> str:
-        """Return the finding as a line."""
+        """Return the measurement as a log line."""
         least = "" if math.isnan(self.least) else f", at least {self.least:.3g}"
         state = "ok" if self.ok else "NOT OK"
         return (
@@ -70,19 +70,19 @@ class Reading:
 
 
 class Unhealthy(TrainingError):
-    """A machine is not fit."""
+    """Raised if a machine fails a health check."""
 
 
 class Diverged(TrainingError):
-    """The training does not learn any more."""
+    """Raised if the loss is not finite or has exploded, and no earlier checkpoint helps."""
 
 
 def check_machines(world: World, folder: Path) -> list[Reading]:
-    """Look at the device, its memory and ECC errors, the speed of a matrix product, an all-reduce
-    and the disk under `folder`, which is made; takes a second or two. Every process calls it.
+    """Measure memory, ECC errors, matrix product speed, all-reduce and the disk of `folder`.
 
-    A product is compared with the card's data sheet where it is known, and with the median of all
-    processes. Raises Unhealthy, in every process, with all that is not as it has to be.
+    Return the measurements of all processes. Every process must call it; it takes a second or two
+    and creates `folder`. The matrix product is compared with the GPU's data sheet, if known, and
+    with the median of all processes. Raises Unhealthy in every process with all failed checks.
     """
     mine: list[Reading] = []
 
@@ -119,8 +119,9 @@ def check_machines(world: World, folder: Path) -> list[Reading]:
 
 
 def _product_tflops(world: World) -> float:
-    """Return the best of five products of square matrices; by one thread of a CPU, whose cores the
-    processes of a machine share.
+    """Return the TFLOP/s of a float32 matrix product, the best of five; on a CPU by one thread.
+
+    One thread, because the processes of a machine share its cores.
     """
     width, threads = 4096 if world.device.type == "cuda" else 512, torch.get_num_threads()
     torch.set_num_threads(1)
@@ -132,7 +133,7 @@ def _product_tflops(world: World) -> float:
 
 def _product_speed(world: World, width: int) -> float:
     matrix = torch.ones(width, width, device=world.device)
-    # Of a CPU the time of this thread: other processes on a busy machine are no fault of its cores.
+    # On a CPU, measure thread time, so that other processes on the machine do not count.
     clock = time.perf_counter if world.device.type == "cuda" else time.thread_time
     seconds = []
     for _ in range(5):
@@ -140,14 +141,14 @@ def _product_speed(world: World, width: int) -> float:
         total = float((matrix @ matrix)[0, 0])  # reading it waits for the device
         seconds.append(clock() - began)
         if total != width:
-            return 0.0  # a wrong product is no product
+            return 0.0  # the result is wrong
     return 2 * width**3 / min(seconds) / 1e12
 
 
 def _all_reduce(world: World) -> float:
-    """Gigabytes a second of 16 MB; less than nothing where the sum is wrong."""
+    """Return the GB/s of an all-reduce of 16 MB, or -1 if the sum is wrong."""
     speed = 0.0
-    for _ in range(2):  # in the first one NCCL makes its connections
+    for _ in range(2):  # the first is a warm-up, in which NCCL connects
         numbers = torch.full((4_000_000,), float(world.rank + 1), device=world.device)
         world.barrier()
         began = time.perf_counter()
@@ -160,7 +161,7 @@ def _all_reduce(world: World) -> float:
 
 
 def _free_gigabytes(folder: Path) -> float:
-    """Under the folder; minus one where what was written is not read back."""
+    """Return the free GB of the disk with `folder`, or -1 if a test file cannot be read back."""
     content = os.urandom(1 << 20)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -177,7 +178,7 @@ def _free_gigabytes(folder: Path) -> float:
 
 
 def _ecc_errors(index: int) -> int | None:
-    """Uncorrected ECC errors since the machine began, or None where nobody counts them."""
+    """Return the GPU's uncorrected ECC errors since boot, or None if they are not available."""
     query = ["--query-gpu=ecc.errors.uncorrected.volatile.total", "--format=csv,noheader"]
     try:
         done = subprocess.run(
@@ -188,24 +189,23 @@ def _ecc_errors(index: int) -> int | None:
         return None
 
 
-# Within which the store of process 0 answers.
+# Timeout in seconds for a response of process 0's store.
 _STORE_S = 10.0
 
 
 class _Silent(RuntimeError):
-    """Process 0 does not answer."""
+    """Raised if process 0's store does not respond in time."""
 
 
 class Watchdog:
-    """Ends all processes if one stalls, naming which and where, so that the job fails at once.
+    """Ends all processes of a stalled training, with a message that names the blocking process.
 
-    Call `beat` at each step. A process without a beat for `timeout_s` (longer than the longest step
-    plus evaluation; `alive` reports progress within a long part) writes its threads' stacks to its
-    log and tells the others where it is. Once none of them moves, it exits with code 70 after a
-    message that names the process that blocks the others: one without a sign of life, else the one
-    with the fewest beats, else one that does not wait in a collective. If C code holds the
-    interpreter lock, no Python thread runs: then the process writes the stacks after twice that
-    time and exits with code 1.
+    Call `beat` at each step, and `alive` within long parts. `timeout_s` must exceed the longest
+    step plus validation. A process without either for `timeout_s` logs the stack traces of its
+    threads and publishes its state. Once no process makes progress, it exits with code 70. The
+    message names the process without a heartbeat, else the one with the fewest beats, else one that
+    does not wait in a collective. If C code holds the GIL, no Python thread runs; the process then
+    logs its stack traces after 2 × `timeout_s` and exits with code 1.
     """
 
     EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -215,7 +215,7 @@ class Watchdog:
         self._beats, self._last = 0, time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-        # A store of its own: a process that waits in a collective may hold the group's.
+        # A separate store, because a process waiting in a collective may block the group's store.
         wait = timedelta(seconds=_STORE_S)
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
         if world.first:
@@ -235,18 +235,18 @@ class Watchdog:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._world.barrier()  # the first process has the store of all
+            self._world.barrier()  # the first process hosts the store, so it must not end early
         self._stop.set()
         self._thread.join()
         faulthandler.cancel_dump_traceback_later()
 
     def beat(self) -> None:
-        """The training moves."""
+        """Report that a step is complete."""
         self._beats += 1
         self._last = time.monotonic()
 
     def alive(self) -> None:
-        """A part of a step is done, as the next piece of a checkpoint."""
+        """Report progress within a step, such as a written piece of a checkpoint."""
         self._last = time.monotonic()
 
     def _watch(self) -> None:
@@ -254,7 +254,7 @@ class Watchdog:
         while not self._stop.wait(period):
             stalled = self._is_stalled()
             try:
-                # Of C's own clock and thread: nothing of Python's has to run for it.
+                # faulthandler's timer is a C thread, which runs even if the GIL is blocked.
                 with suppress(OSError, ValueError, AttributeError):  # stderr that is no file
                     faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True)
                 self._in_time(partial(self._tell, stalled))
@@ -263,17 +263,17 @@ class Watchdog:
                 with suppress(OSError, ValueError, AttributeError):
                     faulthandler.dump_traceback(sys.stderr)
                 before = self._in_time(self._others)
-                if self._stop.wait(3 * period):  # until the others have told of themselves too
+                if self._stop.wait(3 * period):  # until the others have published their state
                     return
                 later = self._in_time(self._others)
-                # One that is about to stall does not move: who ended later would see the others
-                # gone, and say so in place of who stands still.
+                # A process about to stall does not count as moving. Otherwise a process that times
+                # out later would report the ended processes instead of the blocking one.
                 moves = any(
                     entry["at"] != earlier["at"] and entry["idle"] < self._timeout_s - 3 * period
                     for entry, earlier in zip(later, before, strict=True)
                 )
                 if moves or not self._is_stalled():
-                    continue  # who waits for one that reads a checkpoint has not stalled
+                    continue  # another process is still making progress, such as reading a file
                 sentence = self._sentence(before, later)
             except _Silent:
                 if not stalled:
@@ -281,7 +281,7 @@ class Watchdog:
                 sentence = "process 0: no heartbeat"
             except RuntimeError as error:
                 if not stalled:
-                    continue  # a process that ended says why itself
+                    continue  # a process that ended has reported its own error
                 sentence = f"process 0 has ended ({str(error).splitlines()[0]})"
             print(
                 f"error[stalled]: no step for {self._timeout_s:g} s: {sentence}\n"
@@ -296,9 +296,10 @@ class Watchdog:
         return time.monotonic() - self._last > self._timeout_s
 
     def _in_time(self, ask: Callable[[], T]) -> T:
-        """Return the answer of process 0's store; raise _Silent if it does not come in time.
+        """Call `ask`, a request to process 0's store; raise _Silent if it takes too long.
 
-        TCPStore's timeout ends with a request to that process, whose response it awaits forever.
+        TCPStore's own timeout does not apply: it waits forever for the response to its cancel
+        request.
         """
         answers: list[T] = []
         errors: list[RuntimeError] = []
@@ -329,7 +330,7 @@ class Watchdog:
 
     def _sentence(self, before: list[dict[str, Any]], later: list[dict[str, Any]]) -> str:
         ranks = range(self._world.size)
-        # Who has stalled told so once, and then waits, as this process does.
+        # A stalled process publishes its state once and then waits, so it is not silent.
         silent = [
             rank
             for rank in ranks
@@ -349,7 +350,7 @@ class Watchdog:
 
 
 def _where() -> tuple[str, bool]:
-    """Where the main thread stands in code that is not torch's, and whether it waits for others."""
+    """Return the main thread's innermost line outside torch, and whether it is in a collective."""
     main = threading.main_thread().ident
     frame = sys._current_frames().get(main) if main is not None else None
     frames = traceback.extract_stack(frame)
@@ -363,15 +364,14 @@ def _where() -> tuple[str, bool]:
 
 
 class Guard:
-    """Takes a training whose loss is no number, or has exploded, back to a good checkpoint.
+    """Restores an earlier checkpoint if the loss is not finite or has exploded.
 
-    `patience` steps in a row that were not taken (a loss or gradient that is not finite), or whose
-    loss lies above the median of the last 100 by more than EXPLOSION times (the median's size plus
-    their mean distance from it), take everything back to the newest checkpoint
-    from before the first of them (where that has led to nothing else, to one before it), except the
-    position in the data, so that the same rows do not do it again. Later checkpoints are set aside.
-    After RETURNS such ways back, or where there is no checkpoint, it raises Diverged, in every
-    process.
+    A step is bad if its loss or gradient is not finite, or its loss is too high: above the median m
+    of the last 100 losses by more than EXPLOSION × (|m| + mean absolute deviation). After
+    `patience` bad steps in a row, the training returns to the newest checkpoint before the first of
+    them, or to an earlier one if that return did not help. The position in the data does not
+    change, so that other rows follow. Later checkpoints are renamed. After RETURNS returns, or
+    without a checkpoint, it raises Diverged in every process.
     """
 
     def __init__(self, checkpoints: Checkpoints, *, patience: int = 10) -> None:
@@ -379,12 +379,12 @@ class Guard:
         self._losses: deque[float] = deque(maxlen=100)
         self._bad: list[tuple[int, Update]] = []
         self._left = RETURNS
-        # The step that was gone back to, until `patience` good steps have followed it.
+        # The step of the restored checkpoint, until `patience` good steps have followed.
         self._returned: int | None = None
         self._good = 0
 
     def check(self, step: int, update: Update) -> bool:
-        """Return whether it went back; call it after each step, before `Checkpoints.after`."""
+        """Return True if a checkpoint was restored. Call after each step, before `after`."""
         if update.taken and not self._is_explosion(update.loss):
             self._losses.append(update.loss)
             self._bad.clear()
@@ -394,7 +394,7 @@ class Guard:
             self._checkpoints.hold(self._returned)
             return False
         self._bad.append((step, update))
-        # One that is bad again at once was saved with the weights that made it so.
+        # If steps are bad soon after a return, the restored weights were bad: go back further.
         before = self._bad[0][0] if self._returned is None else min(self._bad[0][0], self._returned)
         self._checkpoints.hold(before)
         if len(self._bad) < self._patience:

@@ -1,9 +1,9 @@
-"""Rows of sharded, memory-mapped arrays as batches: shuffled, prefetched, resumable in mid-epoch.
+"""Load batches from sharded, memory-mapped arrays: shuffled, prefetched, resumable mid-epoch.
 
-`write_shards` writes each column of a chunk as a .npy file; `Shards` maps them. `Batches` gives
-each process its part of every step, and reads whole shards ahead of it if asked. Which rows a step
-has depends on the seed, the epoch and the step alone: not on the number of processes, nor on how
-many threads load, so that a training may go on with others.
+`write_shards` writes each column of a chunk as a .npy file; `Shards` maps them into memory.
+`Batches` yields each process's part of every step and can prefetch whole shards. The rows of a step
+depend only on the seed, the epoch and the step. A training can therefore resume with another number
+of processes or threads.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Batch = dict[str, torch.Tensor]
 
 
 def write_shards(folder: Path, chunks: Iterable[Mapping[str, NDArray[Any]]]) -> int:
-    """Write columns that come in chunks, one shard for each, and return the number of rows.
+    """Write one shard per chunk of columns; return the total number of rows.
 
-    Every chunk has the same columns, each of the same dtype (a text's length, a time's unit and the
-    byte order are part of it) and the same shape of a row. ValueError where one differs: numpy
-    would cast its values. The index is written last: a folder without it was never finished.
+    All chunks must have the same columns, dtypes (with text length, time unit and byte order) and
+    row shapes; otherwise it raises ValueError, because numpy would cast values silently. The index
+    is written last, so a folder without an index is incomplete.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / INDEX).unlink(missing_ok=True)
@@ -69,8 +69,10 @@ def write_shards(folder: Path, chunks: Iterable[Mapping[str, NDArray[Any]]]) -> 
 
 
 class Shards:
-    """Columns that `write_shards` wrote, read through the page cache. OSError names a file that is
-    missing or cut short, ValueError one whose dtype or row shape is not that of its column.
+    """The memory-mapped columns of a folder that `write_shards` wrote.
+
+    Raises OSError for a missing or truncated file, and ValueError for a file whose dtype or row
+    shape differs from its column's.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,7 +82,7 @@ class Shards:
             raise FileNotFoundError(f"{folder} has no {INDEX}: it was never finished") from None
         index = json.loads(written)
         self.columns: list[str] = index["columns"]
-        # Of each shard the first row, and behind the last one the number of all.
+        # The first row of each shard, followed by the total number of rows.
         self._begins = np.cumsum([0, *index["rows"]])
         self._folder = folder
         self._files: dict[str, int] = index["files"]
@@ -91,17 +93,17 @@ class Shards:
                 raise OSError(
                     f"{path} has {actual:,} bytes, expected {size:,}: bring the data there again"
                 )
-        # A map keeps its file open. This takes a quarter of what the process may still open; those
-        # that were not read for the longest time are closed.
+        # Memory maps keep files open. The LRU cache uses at most a quarter of the process's
+        # remaining file descriptors.
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         limit = min(limit, 1 << 15) if limit > 0 else 1 << 15
         free = limit - sum(1 for _ in Path("/dev/fd").iterdir())
         share = max(1, free // 4)
         self._opened = lru_cache(share)(partial(np.load, mmap_mode="r"))
-        # np.load reads a header by `ast`, which Python 3.11 does not do in two threads at once
-        # (SystemError: AST constructor recursion depth mismatch; python/cpython#106905).
+        # np.load parses headers with `ast`, which is not thread-safe in Python 3.11 (SystemError:
+        # AST constructor recursion depth mismatch; python/cpython#106905).
         self._opening = Lock()
-        # An index of an earlier version has no layouts: then every file is opened once.
+        # An index of an earlier version has no layouts; then check every file by opening it.
         self._layouts: dict[str, str] = index.get("layouts", {})
         for column in self.columns if not self._layouts else ():
             for number in range(len(index["rows"])):
@@ -111,8 +113,9 @@ class Shards:
         return int(self._begins[-1])
 
     def digest(self) -> str:
-        """Return a sha256 of the layouts and of up to 64 rows, evenly apart: other data of as many
-        rows have another one.
+        """Return the sha256 of the layouts and of up to 64 evenly spaced rows.
+
+        It identifies the data among data sets with the same number of rows.
         """
         sample = self.take(np.linspace(0, len(self) - 1, min(64, len(self))).astype(np.int64))
         sha256 = hashlib.sha256()
@@ -121,17 +124,15 @@ class Shards:
         return sha256.hexdigest()
 
     def numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of the shard of each row."""
+        """Return the shard number of each row index."""
         return np.searchsorted(self._begins, rows, side="right") - 1
 
     def read(self, number: int) -> Rows:
-        """Return a whole shard, every file from its beginning to its end, in memory."""
+        """Read a whole shard sequentially into memory."""
         return {column: self._map(column, number, np.load) for column in self.columns}
 
     def take(self, rows: NDArray[np.int64], prefetched: Held = MappingProxyType({})) -> Rows:
-        """Return the rows of these numbers, of every column, from the `prefetched` shards or else
-        from their files.
-        """
+        """Return all columns of the row indices `rows`, from `prefetched` shards or from files."""
         shards = self.numbers(rows)
         within, numbers = rows - self._begins[shards], np.unique(shards)
 
@@ -155,7 +156,7 @@ class Shards:
         return chosen
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a whole column, as that of the classes."""
+        """Return a whole column, such as the labels, in memory."""
         first = self._map(name, 0)
         values = np.empty((len(self), *first.shape[1:]), dtype=first.dtype)
         for number, begin in enumerate(self._begins[:-1]):
@@ -169,7 +170,7 @@ class Shards:
         with self._opening:
             try:
                 values = (load or self._opened)(path)
-            except (ValueError, EOFError) as error:  # cut short, or of another format
+            except (ValueError, EOFError) as error:  # truncated, or of another format
                 raise OSError(f"{path} cannot be read: {error}") from None
         layout = _layout(values)
         if (expected := self._layouts.setdefault(column, layout)) != layout:
@@ -181,7 +182,7 @@ class Shards:
 
 
 def _layout(values: NDArray[Any]) -> str:
-    """The dtype and the shape of a row, as the shards of a column have in common: `<i8 (3,)`."""
+    """Return the dtype and row shape, such as `<i8 (3,)`; raise ValueError for other objects."""
     is_plain = isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray)
     if not is_plain or not values.ndim or values.dtype.hasobject:
         kind = f"{type(values).__name__} of {getattr(values, 'dtype', 'no dtype')}"
@@ -194,10 +195,10 @@ def _file(column: str, number: int) -> str:
 
 
 class ReadAhead:
-    """Reads shards in a thread, in the order of the steps, and holds at most `most` in memory.
+    """Prefetches shards in a thread, in the order of the steps, with at most `most` in memory.
 
-    shards: the numbers of the shards of each step. A shard is read once and held from the first to
-    the last step that needs it. Raises ValueError if more than `most` are held at the same time.
+    shards: the shard numbers of each step. A shard is read once and kept from the first to the last
+    step that needs it. Raises ValueError if that requires more than `most` shards at once.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class ReadAhead:
             for number in numbers.tolist():
                 first.setdefault(number, step)
                 last[number] = step
-        # A shard between two steps that need it stays: this bound is what never waits for itself.
+        # The maximum number of shards needed at once; with fewer, reading would deadlock.
         change = np.zeros(len(shards) + 1, np.int64)
         np.add.at(change, [*first.values()], 1)
         np.add.at(change, [step + 1 for step in last.values()], -1)
@@ -227,22 +228,22 @@ class ReadAhead:
 
     @property
     def held(self) -> Mapping[int, Future[Rows]]:
-        """The shards in memory, or on the way there; what the reader raised comes from them."""
+        """The futures of the shards in memory or being read, by number; `result()` may raise."""
         return self._held
 
     def has(self, step: int) -> bool:
-        """Return whether all shards of a step are held."""
+        """Return whether all shards of a step are in memory or being read."""
         return all(number in self._held for number in self._shards[step].tolist())
 
     def release(self, step: int) -> None:
-        """Drop the shards that no later step needs, and read others in their place."""
+        """Drop the shards that no step after `step` needs, and start to read further ones."""
         for number in self._shards[step].tolist():
             if self._last[number] == step:
                 del self._held[number]
         self._fill()
 
     def close(self) -> None:
-        """End the thread after the shard that it reads."""
+        """Cancel pending reads and end the thread."""
         self._reader.shutdown(cancel_futures=True)
 
     def _fill(self) -> None:
@@ -252,21 +253,21 @@ class ReadAhead:
 
 
 class Batches:
-    """The steps of a training: each a list of micro-batches, those of this process.
+    """Iterates over the steps of an epoch; each is a list of this process's micro-batches.
 
-    batch: rows of a step, of all processes and micro-batches together. The last step of an epoch
-    has what is left, and every row is used once an epoch; where too few are left for a row in each
-    micro-batch of each process, they join the step before.
-    micro_batches: into how many a process splits its part.
-    block, blocks: rows are shuffled by blocks of `block` neighbours, and then within `blocks` of
-    them at a time, so that a disk reads neighbours; `block=1` shuffles fully, 0 not at all.
-    balanced: a column of classes; each row is then drawn, with repetition, so that all classes come
-    equally often. An epoch stays as long.
-    transform: what a loading thread makes of the rows, with a generator for whatever it draws.
-    threads, ahead: how many load, and how many steps ahead of the loop.
-    read_ahead: for a mounted datastore. A thread reads whole shards before steps need them; so many
-    are in memory at most. 0 maps the files instead. Set `block` to the rows of a shard: then a step
-    needs `blocks` shards, and twice as many where the next ones begin. Each process reads all.
+    batch: rows per step, over all processes and micro-batches. Every row is used once per epoch.
+      The last step has the remaining rows; if they are too few for every micro-batch of every
+      process, they join the previous step.
+    micro_batches: number of micro-batches per process and step.
+    block, blocks: blocks of `block` neighbouring rows are shuffled, then rows within every `blocks`
+      blocks, so that disk reads stay local. `block=1` shuffles fully; 0 does not shuffle.
+    balanced: a column of classes. Rows are then drawn with replacement, all classes equally often;
+      the length of an epoch does not change.
+    transform: called in a loading thread with the rows and a random generator; returns new rows.
+    threads, ahead: number of loading threads, and of steps loaded ahead.
+    read_ahead: for a mounted datastore: maximum number of whole shards that a thread prefetches
+      into memory; 0 memory-maps the files instead. Set `block` to the rows of a shard: a step then
+      needs up to 2 × `blocks` shards. Each process reads all shards.
     """
 
     def __init__(
@@ -285,7 +286,7 @@ class Batches:
         ahead: int = 4,
         read_ahead: int = 0,
     ) -> None:
-        batch, least = int(batch), world.size * micro_batches  # numpy's own numbers are no JSON
+        batch, least = int(batch), world.size * micro_batches  # JSON does not support numpy numbers
         if not (least <= batch <= len(source)):
             raise ValueError(
                 f"a batch of {batch} rows, expected at least {least} (one for each micro-batch of "
@@ -302,7 +303,7 @@ class Batches:
         self._block, self._blocks, self._balanced = block, blocks, balanced
         self._transform, self._threads, self._ahead = transform, threads, max(1, ahead)
         self._read_ahead = read_ahead
-        # A source of another kind, as one of pictures, has none.
+        # Other sources, such as images, have no digest.
         self._digest = source.digest() if isinstance(source, Shards) else ""
         self._classes = (
             None if balanced is None else np.unique(source.column(balanced), return_inverse=True)[1]
@@ -312,7 +313,10 @@ class Batches:
         return self._steps
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        """The rest of this epoch; the next call begins the next one. `step` counts those given."""
+        """Yield the remaining steps of this epoch; after its end, the next call starts a new one.
+
+        `step` is the number of yielded steps.
+        """
         if self.step >= self._steps:
             self.epoch, self.step = self.epoch + 1, 0
         begin, steps, reader = self.step, iter(self._rows(self.epoch, self.step)), None
@@ -352,7 +356,7 @@ class Batches:
             pool.shutdown(cancel_futures=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position: the step after the last that was given."""
+        """Return the position (epoch and number of yielded steps) and the settings."""
         rows: dict[str, Any] = {
             "rows": len(self._source),
             "block": self._block,
@@ -363,9 +367,10 @@ class Batches:
         return {"epoch": self.epoch, "step": self.step, "steps": self._steps, **rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a position; TrainingError where its steps are made of other rows. Another
-        number of processes may have no step of the few rows that are left: then these are left out
-        where only they were still to come.
+        """Resume from a position; raise TrainingError if data or settings differ.
+
+        With another number of processes, an epoch may lack a last step of few rows. If only that
+        step remained, it is skipped.
         """
         for name, mine in self.state_dict().items():
             if name not in ("epoch", "step", "steps") and state.get(name) != mine:
@@ -379,8 +384,10 @@ class Batches:
             self.step = self._steps
 
     def rates(self) -> dict[str, float]:
-        """Rows a second of this process, and the share of time that the loop waited for them, since
-        the last call; on a GPU also the share in which that had nothing to do between two steps.
+        """Return this process's rows per second and share of time waiting for data.
+
+        On a GPU, also return the share of time in which it was idle between steps. The values cover
+        the time since the last call.
         """
         total_s = max(self.taken_s, 1e-9)
         rates = {
@@ -396,7 +403,7 @@ class Batches:
         return rates
 
     def _rows(self, epoch: int, first: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of each step from `first` on, of all processes."""
+        """Yield the row indices of each step from step `first` on, for all processes."""
         order = self._order(epoch)
         for step in range(first, self._steps):
             last = step == self._steps - 1
@@ -412,8 +419,8 @@ class Batches:
             return np.arange(count, dtype=np.int64)
         starts = generator.permutation(-(-count // self._block)) * self._block
         within, last = np.arange(self._block), int(starts.argmax())
-        # Written in place: of hundreds of millions of rows there is one copy. The last block has
-        # what is left.
+        # Write in place, to have one copy only of hundreds of millions of indices. The block at
+        # the end of the data may be shorter.
         order = np.empty(count, dtype=np.int64)
         begin = last * self._block
         end = begin + count - int(starts[last])
@@ -445,5 +452,5 @@ class Batches:
 
 
 def _event() -> torch.cuda.Event:
-    """Return the moment at which the GPU comes to this point of its work."""
+    """Record and return a timing event on the current CUDA stream."""
     return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))

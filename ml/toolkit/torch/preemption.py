@@ -1,4 +1,4 @@
-"""Detect that the node is preempted: by SIGTERM, and by Azure's Scheduled Events if it has them."""
+"""Detect preemption of the node by SIGTERM and by Azure's Scheduled Events."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import urllib.request
 from types import FrameType
 from typing import Any, Self
 
-# Azure's Instance Metadata Service (learn.microsoft.com, virtual-machines/linux/scheduled-events):
-# every machine of Azure has it at this address. Whether a job's container reaches it was never
-# tested. It announces `Preempt` of a spot node at least 30 s before.
+# The Instance Metadata Service of every Azure VM (learn.microsoft.com,
+# virtual-machines/linux/scheduled-events). It announces the preemption of a spot node at least 30 s
+# ahead. Whether a job's container can reach it is untested.
 SCHEDULED_EVENTS = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
 _SHUTDOWN_EVENTS = {"Preempt", "Terminate", "Redeploy"}
 _TRIES, _EVERY_S, _TIMEOUT_S = 3, 5.0, 2.0
 
 
 class Preempted(SystemExit):
-    """The node is preempted and the last checkpoint is written; the exit code is SIGTERM's, 143."""
+    """Exits with code 143 (SIGTERM) after the last checkpoint before a preemption is written."""
 
     def __init__(self, step: int) -> None:
         super().__init__(128 + signal.SIGTERM)
@@ -27,17 +27,17 @@ class Preempted(SystemExit):
 
 
 class PreemptionMonitor:
-    """Records preemption signals to this process, inside a `with`.
+    """Context manager that records preemption signals to this process.
 
-    SIGTERM sets `shutting_down`: save and end. A scheduled event of Azure sets `noticed`: it may be
-    about another node of the cluster, and a job that ends before its node goes is not started
-    again, so it means: save, and go on. `url` is polled every few seconds. Polling stops if the
-    first three requests fail, as on a machine outside Azure; with None there is no polling.
+    SIGTERM sets `shutting_down`: save a checkpoint and exit. A scheduled event sets `noticed`: save
+    a checkpoint and continue. The event may concern another node, and a job that ends before its
+    node is preempted is not restarted. `url` is polled every `every_s` seconds; None disables
+    polling. Polling stops if the first three requests fail, as outside Azure.
     """
 
     def __init__(self, url: str | None = SCHEDULED_EVENTS, every_s: float = _EVERY_S) -> None:
         self.shutting_down = False
-        self.noticed = ""  # what the events say; empty until there is one
+        self.noticed = ""  # types of the scheduled events, such as "Preempt"; "" without any
         self._url, self._every_s = url, every_s
         self._stop = threading.Event()
         self._before: Any = None
@@ -58,7 +58,7 @@ class PreemptionMonitor:
         self.shutting_down = True
 
     def _poll(self) -> None:
-        # The address is of this machine's own network: no proxy leads there.
+        # The address is link-local, so bypass proxies.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         request = urllib.request.Request(str(self._url), headers={"Metadata": "true"})
         tries: float = _TRIES

@@ -1,9 +1,10 @@
-"""Architecture search within one training: choices share weights and are learnt by gradients.
+"""Differentiable architecture search within one training, with shared weights.
 
-After Liu et al., DARTS: Differentiable Architecture Search (ICLR 2019), its first-order variant. A
-`Mixture` stands where a model has a choice. Training batches update the weights, validation batches
-the logits of the choices (`step_choices`). Afterwards a model of the `chosen` ones is trained from
-the start. A mixture computes all its choices: a step costs as much as one of each of them.
+After Liu et al., DARTS: Differentiable Architecture Search (ICLR 2019), first-order variant. A
+`Mixture` replaces a module that has several candidates. Training batches update the weights;
+validation batches update the logits of the candidates (`step_choices`). Afterwards, train a model
+of the `chosen` candidates from scratch. A mixture computes all its candidates, which costs as much
+as all of them together.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torch import Tensor, nn
 
 
 class Mixture(nn.Module):  # type: ignore[misc]
-    """The sum of the outputs of some modules, weighted by the softmax of a logit of each.
+    """The sum of the candidates' outputs, weighted by a softmax of learnt logits.
 
-    choices: modules by name, with the same input and the same shape of output. A name has no dot.
-    Not for models that FSDP shards.
+    choices: candidate modules by name (without dots), with equal inputs and output shapes.
+    Not for FSDP models.
     """
 
     def __init__(self, choices: Mapping[str, nn.Module]) -> None:
@@ -31,35 +32,34 @@ class Mixture(nn.Module):  # type: ignore[misc]
         self.logits = nn.Parameter(torch.zeros(len(choices)))
 
     def forward(self, *inputs: Any) -> Tensor:
-        """Return the weighted sum for inputs that every choice takes."""
+        """Return the weighted sum of the candidates' outputs for the same inputs."""
         outputs = torch.stack([choice(*inputs) for choice in self.choices.values()], -1)
         return outputs @ self.logits.softmax(0).to(outputs.dtype)
 
     @property
     def chosen(self) -> str:
-        """The name of the choice with the largest logit."""
+        """The name of the candidate with the largest logit."""
         names: list[str] = list(self.choices)
         return names[int(self.logits.argmax())]
 
 
 def choice_logits(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of an optimiser of the choices."""
+    """Return the logits of all mixtures, the parameters of the optimiser of the choices."""
     return [module.logits for module in model.modules() if isinstance(module, Mixture)]
 
 
 def shared_weights(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of an optimiser of the weights: all but the logits of the choices."""
+    """Return all parameters except the logits of mixtures, for the optimiser of the weights."""
     logits = set(choice_logits(model))
     return [parameter for parameter in model.parameters() if parameter not in logits]
 
 
 def step_choices(optimiser: torch.optim.Optimizer, loss: Tensor) -> bool:
-    """Step the optimiser of `choice_logits` by the gradient of a validation batch.
+    """Update `choice_logits` by the gradient of a validation batch; return False if skipped.
 
-    loss: the mean over the batch, computed with the bare model (not the one that `World.wrap`
-    returned). The gradient is averaged over all processes. It leaves no gradient on the weights.
-    Checkpoints keep the optimiser like any other. Returns False where the gradient is not finite in
-    some process: no logit has changed then, in no process.
+    loss: the mean over the batch, computed with the bare model (not the result of `World.wrap`).
+    The gradient is averaged over all processes; the weights get no gradient. If it is not finite in
+    some process, no process updates the logits.
     """
     logits = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     gradients = torch.autograd.grad(loss, logits)

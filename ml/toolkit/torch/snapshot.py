@@ -1,6 +1,6 @@
-"""The state of a training at one moment: tensors by name and all else as JSON, and their copies.
+"""Snapshots of a training's state: tensors by name, and other state as JSON.
 
-JSON instead of pickles: what is not a tensor is read without running anything.
+JSON instead of pickle, so that loading runs no code.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.tensor import DTensor
 
-Facts = Any  # what JSON can hold
+Facts = Any  # a JSON value
 
 
 def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Facts:
-    """`value` as JSON, each tensor moved into `tensors` under its path.
+    """Convert `value` to JSON, with its tensors stored in `tensors` by path.
 
-    Dictionaries, lists, tuples, numbers, texts, None and tensors; TypeError with the path of
-    anything else, as of a function.
+    Supports mappings, lists, tuples, numbers, texts, None and tensors. Raises TypeError, with the
+    path, for anything else.
     """
     if isinstance(value, torch.Tensor):
         tensors[path] = value
@@ -41,7 +41,7 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Facts:
 
 
 def unpack(facts: Facts, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return the value that `pack` was given, with the tensors of these names."""
+    """Invert `pack`: return the value of `facts` with the tensors of `tensors`."""
     if isinstance(facts, list):
         return [unpack(item, tensors) for item in facts]
     if not isinstance(facts, dict):
@@ -68,7 +68,7 @@ def names(facts: Facts) -> Iterator[str]:
 
 
 def random_state() -> Facts:
-    """The state of every generator of this process: Python's, numpy's, torch's, the GPU's."""
+    """Return the states of this process's random generators: Python, numpy, torch and CUDA."""
     version, numbers, gauss = random.getstate()
     kind, words, *rest = np.random.get_state(legacy=True)
     state = {
@@ -82,7 +82,7 @@ def random_state() -> Facts:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Set every generator of this process; the GPU's where both had one."""
+    """Restore a `random_state`; CUDA's only if both processes have a GPU."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     np.random.set_state(tuple(state["numpy"]))
@@ -92,10 +92,10 @@ def set_random_state(state: Mapping[str, Any]) -> None:
 
 
 class Stager(AsyncStager):  # type: ignore[misc]
-    """Copies a state into buffers of its own, which it keeps: fresh memory costs a page fault each.
+    """Copies a state into CPU buffers, which are reused to avoid page faults of new memory.
 
-    `stage` copies at once what is in `volatile`, and the rest in a thread: it may be changed once
-    the future has its result.
+    `stage` copies the tensors named in `volatile` synchronously and the others in a thread. The
+    others may change once the future is done.
     """
 
     def __init__(self) -> None:
@@ -105,21 +105,21 @@ class Stager(AsyncStager):  # type: ignore[misc]
         self._stream = torch.cuda.Stream() if torch.cuda.is_available() else None
 
     def stage(self, state_dict: dict[str, torch.Tensor]) -> Future[dict[str, torch.Tensor]]:
-        """Return the copy of the state, when it is whole."""
+        """Start to copy the state; return a future of the copy."""
         for name in self.volatile & state_dict.keys():
             self._copy(name, state_dict[name])
         begun = torch.cuda.current_stream().record_event() if self._stream is not None else None
         return self._thread.submit(self._rest, dict(state_dict), begun)
 
     def close(self) -> None:
-        """Forget the buffers and end the thread."""
+        """End the thread and release the buffers."""
         self._thread.shutdown()
         self._buffers.clear()
 
     def _rest(
         self, state: Mapping[str, torch.Tensor], begun: torch.cuda.Event | None
     ) -> dict[str, torch.Tensor]:
-        with torch.cuda.stream(self._stream):  # without a GPU, nothing
+        with torch.cuda.stream(self._stream):  # no effect without a GPU
             if self._stream is not None and begun is not None:
                 self._stream.wait_event(begun)
             for name in state.keys() - self.volatile:
@@ -134,7 +134,7 @@ class Stager(AsyncStager):  # type: ignore[misc]
         }
 
     def _copy(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy the part of a tensor that is in this process, without its history."""
+        """Copy this process's shard of a tensor into its buffer."""
         tensor = tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
         buffer = self._buffers.get(name)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:

@@ -1,4 +1,4 @@
-"""A checkpoint's folder: its manifest, and a reader that runs nothing of what it reads."""
+"""The files of a checkpoint's folder: the manifest, and a reader that runs no loaded code."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ _PART = 1 << 22
 
 
 def rank_file(rank: int) -> str:
-    """Return the file with what a process has of its own."""
+    """Return the name of the file with a process's own state."""
     return f"rank-{rank}.json"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint is of, and the sha256 of each of its files."""
+    """The description of a checkpoint: manifest.json."""
 
     step: int
     metric: float | None
     processes: int
-    weights: Mapping[str, Sequence[Any]]  # name → shape and dtype of each tensor of the models
-    files: Mapping[str, str]
+    weights: Mapping[str, Sequence[Any]]  # tensor of a model → shape and dtype
+    files: Mapping[str, str]  # name → sha256
     format: int = FORMAT
 
 
 class Unusable(Exception):
-    """A checkpoint that is not opened; says why."""
+    """Raised if a checkpoint is incomplete, damaged or not loadable, with the reason."""
 
 
 class Foreign(Unusable):
-    """An intact checkpoint that belongs to another model."""
+    """Raised for an intact checkpoint of another model."""
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest with a digest of itself, and wait until the disk has it."""
+    """Write the manifest with its own digest, and fsync it."""
     body = asdict(manifest)
     text = json.dumps({**body, "digest": _digest(body)}, indent=1)
     write_file(folder / MANIFEST, text)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder; Unusable where it is missing, changed or of another format."""
+    """Read a folder's manifest; raise Unusable if it is missing, changed or of another format."""
     try:
         body = json.loads((folder / MANIFEST).read_bytes())
         digest = body.pop("digest")
@@ -79,7 +79,11 @@ def check_files(
     shares: int = 1,
     progress: Callable[[], None] = lambda: None,
 ) -> None:
-    """Compare every file with its sha256, or one share of them; raises Unusable with the first."""
+    """Compare files with their sha256; raise Unusable for the first mismatch.
+
+    Only every `shares`-th file is checked, from number `share` on. `progress` is called while
+    reading.
+    """
     for name, sha256 in sorted(manifest.files.items())[share::shares]:
         try:
             if digest(folder / name, progress) != sha256:
@@ -88,11 +92,11 @@ def check_files(
             raise Unusable(f"{name} is missing") from None
         except OSError as error:
             raise Unusable(f"{name} cannot be read: {error.strerror}") from None
-    # A stray file is no harm to what is listed, and nothing opens it.
+    # Additional files are ignored: nothing opens them.
 
 
 def check_weights(manifest: Manifest, weights: Mapping[str, Sequence[Any]]) -> None:
-    """Raise Foreign where the checkpoint's models are not of these names, shapes and types."""
+    """Raise Foreign if the checkpoint's tensors differ from `weights` in name, shape or dtype."""
     for name in sorted(manifest.weights.keys() | weights.keys()):
         saved, current = manifest.weights.get(name), weights.get(name)
         if saved is None or current is None:
@@ -102,7 +106,7 @@ def check_weights(manifest: Manifest, weights: Mapping[str, Sequence[Any]]) -> N
 
 
 def digest(path: Path, progress: Callable[[], None] = lambda: None) -> str:
-    """Return the sha256 of a file, in hexadecimal; `progress` is called while it is read."""
+    """Return the hexadecimal sha256 of a file; `progress` is called while it is read."""
     sha256 = hashlib.sha256()
     with path.open("rb") as stream:
         while part := stream.read(_PART):
@@ -112,7 +116,7 @@ def digest(path: Path, progress: Callable[[], None] = lambda: None) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file and wait until the disk has it."""
+    """Write a text file and fsync it."""
     with path.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
@@ -120,7 +124,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the names in a folder; a mount that cannot say so is passed over."""
+    """Fsync a folder; ignore mounts that do not support it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -135,14 +139,14 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 
 class Reader(FileSystemReader):  # type: ignore[misc]
-    """DCP's reader; its metadata, a pickle, may name DCP's own classes and nothing else.
+    """DCP's reader with a restricted unpickler for its metadata.
 
-    The digests find damage. Who may write the folder could write digests too: that must not run
-    code either.
+    Digests only detect damage: someone who can write to the folder can also change the digests. So
+    unpickling allows DCP's own classes only.
     """
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Return the metadata; raise Unusable where it names anything besides DCP's classes."""
+        """Return the metadata; raise Unusable if the pickle refers to other classes than DCP's."""
         with (Path(self.path) / ".metadata").open("rb") as stream:
             metadata = _Unpickler(stream).load()
         if not isinstance(metadata, Metadata):
@@ -153,27 +157,27 @@ class Reader(FileSystemReader):  # type: ignore[misc]
 
 
 class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
-    """DCP's; says when a tensor is read."""
+    """DCP's load planner, which calls `progress` after each tensor."""
 
     def __init__(self, progress: Callable[[], None]) -> None:
         super().__init__()
         self._progress = progress
 
     def commit_tensor(self, *args: Any, **kwargs: Any) -> None:
-        """After each tensor."""
+        """Commit a tensor and report progress."""
         super().commit_tensor(*args, **kwargs)
         self._progress()
 
 
 class SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
-    """DCP's; says when a tensor is about to be written."""
+    """DCP's save planner, which calls `progress` before each tensor."""
 
     def __init__(self, progress: Callable[[], None]) -> None:
         super().__init__()
         self._progress = progress
 
     def resolve_data(self, *args: Any, **kwargs: Any) -> Any:
-        """Before each tensor."""
+        """Report progress and resolve a tensor."""
         self._progress()
         return super().resolve_data(*args, **kwargs)
 

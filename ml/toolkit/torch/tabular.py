@@ -1,4 +1,4 @@
-"""A network on the rows of a table, trained by the loop of this package."""
+"""Train a network on the rows of a table with `train_epochs`."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def fit_network(
     epochs: int = 100,
     batch: int = 256,
 ) -> nn.Module:
-    """Return the network of the epoch with the lowest `loss` on validation: the mean over rows.
+    """Train a network; return the one of the epoch with the lowest validation loss.
 
-    settings: `learning_rate` is AdamW's; all of them identify the training.
-
-    Within `checkpointed` of `ml.toolkit.training.segments` a training that is started again with
-    the same rows, settings and seed goes on from its last checkpoint.
+    loss: maps outputs and labels to the mean loss.
+    settings: `learning_rate` is for AdamW; all settings identify the training.
+    Within `checkpointed` of `ml.toolkit.training.segments`, a training with the same rows, settings
+    and seed resumes from its last checkpoint.
     """
     content = [memoryview(tensor.contiguous().numpy()).cast("B") for tensor in train]
     with distributed(seed, device="cpu") as world, TemporaryDirectory() as passing:

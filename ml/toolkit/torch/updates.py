@@ -1,7 +1,7 @@
-"""One step of the optimiser out of many micro-batches: precision, accumulation, clipping.
+"""Optimiser steps with mixed precision, gradient accumulation and clipping.
 
-The gradient of a step is that of the mean loss over all items of all its micro-batches in all
-processes, however they are split: losses and items are summed, and divided once.
+The gradient of a step is that of the mean loss over all items of its micro-batches in all
+processes, independent of the split: losses and items are summed and divided once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ml.toolkit.torch.distributed import World
 
-# Initial loss scale for float16; it adapts. torch starts at 65,536 for the mean of a batch; here
-# losses are sums, some hundred times as large.
+# Initial loss scale for float16, which adapts. torch starts at 65,536 for mean losses; here losses
+# are sums, about a hundred times as large.
 SCALE = 128.0
 Precision = Literal["float32", "bfloat16", "float16"]
-# Where a step is → why it cannot go on as asked. A step that broke off has an unknown gradient.
+# Stage of a step → error message for a call that is invalid in that stage.
 _FAULTS = {
     "empty": "a step without a micro-batch",
     "open": "a step whose final micro-batch had no last=True: its gradients were not all-reduced",
@@ -38,21 +38,21 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class Update:
-    """What became of a step; alike in every process."""
+    """The result of a step, equal in all processes."""
 
-    loss: float  # the mean over all items of the step
+    loss: float  # mean over all items of the step
     gradient_norm: float  # before clipping
     items: float
-    taken: bool  # False where the loss or a gradient is not finite: no weight has changed
-    not_finite_in: tuple[int, ...] = ()  # the processes whose own loss is not finite
+    taken: bool  # False if the loss or a gradient is not finite; the weights are then unchanged
+    not_finite_in: tuple[int, ...] = ()  # ranks of the processes with a non-finite loss
 
 
 class Updates:
-    """Takes the steps of one optimiser.
+    """Performs the steps of one optimiser.
 
-    precision: `bfloat16` and `float16` compute under autocast, the weights stay as they are;
-    float16 scales its losses (torch.amp.GradScaler), whose state is this object's state_dict.
-    clip: the largest norm of the gradient of a step, over all parameters.
+    precision: `bfloat16` and `float16` use autocast; the weights keep their dtype. float16 also
+      uses a torch.amp.GradScaler, whose state is this object's state_dict.
+    clip: maximum norm of a step's gradient over all parameters; None does not clip.
     schedule: a scheduler of torch.optim.lr_scheduler, stepped with the optimiser.
     """
 
@@ -82,8 +82,8 @@ class Updates:
         self._scaler = torch.amp.GradScaler(
             world.device.type, init_scale=SCALE, enabled=precision == "float16"
         )
-        # What a forward pass changes, as BatchNorm's, and a step that is not taken gives back: by
-        # name, since a forward pass may put another tensor there.
+        # Copies of the buffers that a forward pass changes (such as BatchNorm's), to restore them
+        # if the step is skipped. By name, since a forward pass may replace the tensor.
         self._before: dict[str, torch.Tensor] | None = None
         self._sums = torch.zeros(2, dtype=torch.float64, device=world.device)
         self._stage = "empty"
@@ -91,9 +91,10 @@ class Updates:
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
-        """Forward and backward of one micro-batch; the processes meet in the `last` one alone.
+        """Context for the forward and backward pass of one micro-batch.
 
-        ValueError where the step had its last one, or an exception ended an earlier one.
+        Gradients are all-reduced in the `last` micro-batch of a step only. Raises ValueError after
+        the last one, or if an exception interrupted an earlier one.
         """
         if self._stage not in ("empty", "open"):
             raise ValueError(_FAULTS[self._stage])
@@ -114,7 +115,7 @@ class Updates:
         self._stage = "complete" if last else "open"
 
     def autocast(self) -> torch.autocast:
-        """Return the precision of the forward pass, as evaluation takes it too."""
+        """Return the autocast context of a forward pass, also for evaluation."""
         enabled = self._kind is not torch.float32
         return torch.autocast(self._world.device.type, self._kind, enabled=enabled)
 
@@ -127,11 +128,11 @@ class Updates:
         self._stage, self._has_gradient = stage, True
 
     def step(self) -> Update:
-        """Divide by the items of all processes, clip, step and forget the gradients.
+        """Average the gradients over all items, clip them, step the optimiser and reset gradients.
 
-        Where the loss or the gradient is not finite, nothing is stepped, in no process. ValueError
-        unless the final micro-batch had last=True and a backward pass, with one process too: with
-        two, their weights would no longer be alike.
+        If the loss or the gradient is not finite, all processes skip the step. Raises ValueError
+        unless the final micro-batch had `last=True` and a backward pass; otherwise the processes'
+        weights would diverge.
         """
         if self._stage == "complete" and not self._has_gradient:
             self._stage = "without gradient"
@@ -152,7 +153,7 @@ class Updates:
         self._scaler.unscale_(self._optimiser)
         parameters = [p for group in self._optimiser.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
-        # DDP and FSDP have divided by the number of processes.
+        # DDP and FSDP have already divided by the number of processes.
         for gradient in gradients:
             gradient.mul_(self._world.size / items)
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -176,10 +177,10 @@ class Updates:
         return update
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of float16's scaler."""
+        """Return the state of the float16 loss scaler."""
         return dict(self._scaler.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state_dict."""
+        """Restore the state of the float16 loss scaler."""
         if state:
             self._scaler.load_state_dict(state)

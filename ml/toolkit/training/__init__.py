@@ -1,1 +1,1 @@
-"""What fits, times and logs a training run."""
+"""Fit models, measure their latency, and log runs."""

@@ -1,4 +1,4 @@
-"""Boosted trees, grown in segments, and the contributions of LightGBM's trees."""
+"""Train boosted trees in resumable segments; explain LightGBM models by TreeSHAP."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from numpy.typing import NDArray
 from ml.measures.contributions import Contributions
 from ml.toolkit.training.segments import PATIENCE, ROUNDS, Segments, identity_of
 
-# Contributions are sums of doubles over a few hundred trees.
+# Relative tolerance of contributions, which are float64 sums over a few hundred trees.
 ROUNDING = 1e-6
 
 
 def threads() -> int:
-    """Return the thread budget: OMP_NUM_THREADS if it is set, else the available cores."""
+    """Return the number of threads: OMP_NUM_THREADS if it is set, else the available cores."""
     return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
 
 
 class NotAdditive(ValueError):
-    """Contributions do not add up to the score, so they explain something else."""
+    """Raised if contributions do not add up to the score, so they do not explain it."""
 
 
 def contributions(booster: Any, rows: NDArray[Any]) -> Contributions:
-    """Return what each feature (column of `rows`) adds to their raw scores; slow for many rows.
+    """Return the SHAP value of each feature (column of `rows`) for each raw score.
 
     LightGBM's `pred_contrib` is exact TreeSHAP (Lundberg et al. 2020, Nature Machine Intelligence
-    2): the contributions of a row and its last column, the expected score, add up to the raw score.
-    Raises NotAdditive, with the difference, if they do not. With several classes, each has its own
-    raw scores and contributions, one row each.
+    2); it is slow for many rows. A row's values and the expected score add up to its raw score;
+    otherwise it raises NotAdditive. With several classes, a row has one score, and one row of
+    values, per class.
     """
     shap_values = np.asarray(booster.predict(rows, pred_contrib=True), dtype=np.float64)
     shap_values = shap_values.reshape(-1, rows.shape[1] + 1)
@@ -47,18 +47,21 @@ def contributions(booster: Any, rows: NDArray[Any]) -> Contributions:
 
 @dataclass
 class Watch:
-    """Scores of rows that are reported while trees are trained."""
+    """Reports raw scores of given rows during the training of trees."""
 
     rows: NDArray[Any]  # the model's inputs
     every: int  # number of trees between reports; the last tree is reported too
-    # Gets the number of trees, the raw scores of `rows`, and whether they were reported before the
-    # training was interrupted.
+    # Called with the number of trees, the raw scores of `rows`, and whether an interrupted training
+    # already made this report.
     report: Callable[[int, NDArray[Any], bool], None]
     _seen: int = field(default=0, init=False)
     _scores: Any = field(default=0.0, init=False)
 
     def look(self, model: Any, first: int, trees: int, due: bool, again: bool, ends: bool) -> None:
-        """Update the scores, and report them if due; `model` has the trees from number `first`."""
+        """Update the scores after `trees` trees; report them if due.
+
+        `model` has only the trees from number `first` on. `due` forces a report, `ends` an update.
+        """
         due = due or trees % self.every == 0
         if trees == self._seen or not (due or ends):
             return
@@ -78,12 +81,12 @@ def boost_lightgbm(
     segment: int = ROUNDS,
     watch: Watch | None = None,
 ) -> Any:
-    """Return a LightGBM booster grown in segments: the same whether or not it was interrupted.
+    """Train a LightGBM booster in segments, so that an interrupted training gives the same model.
 
-    `data` and `watched` are Datasets of numpy arrays that were not constructed yet. With `watched`
-    training ends when its first metric was no better for `patience` rounds, and the booster has the
-    trees up to the best; with dart, which changes earlier trees, it has all rounds. Raises
-    ValueError for a random forest, whose trees are averaged, and for dart with `watch`.
+    `data` and `watched` are unconstructed Datasets of numpy arrays. With `watched`, training stops
+    early if its first metric has not improved for `patience` rounds, and the booster has the best
+    number of trees. dart, which changes earlier trees, trains all rounds. Raises ValueError for
+    random forests and for dart with `watch`.
     """
     import lightgbm as lgb
 
@@ -104,12 +107,13 @@ def boost_lightgbm(
     )
     segments = Segments(rounds, segment, identity_of(parameters, lgb.__version__, *content))
     growth, scores = segments.growth, [dataset.init_score for dataset in sets]
-    # The bins follow from the seed too, and all segments share those of the first.
+    # Set the parameters before construction: the bins depend on the seed, and all segments share
+    # the bins of the first.
     data.params = {**(data.params or {}), **parameters}
     data.construct()
 
     def begin_with(first: int, end: int) -> None:
-        """Add the trees of a segment to the scores that the next one begins with."""
+        """Add the scores of a segment's trees to the initial scores of the next segment."""
         for number, dataset in enumerate(sets if end > first else ()):
             raw = _raw(booster, rows[number], first, end, parameters.get("num_threads", 0))
             scores[number] = raw if scores[number] is None else scores[number] + raw
@@ -156,7 +160,7 @@ def boost_xgboost(
     patience: int = PATIENCE,
     segment: int = ROUNDS,
 ) -> Any:
-    """Return a booster of XGBoost, trained as by `boost_lightgbm`; the data are DMatrix."""
+    """Train an XGBoost booster in segments on DMatrix data; see `boost_lightgbm`."""
     import xgboost as xgb
 
     sets = [data] if watched is None else [data, watched]
@@ -164,7 +168,7 @@ def boost_xgboost(
     growth = segments.growth
 
     class AfterRound(xgb.callback.TrainingCallback):  # type: ignore[misc]
-        """Ends the training as `Growth` decides."""
+        """Stops the training early, as decided by `Growth`."""
 
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
             (name, values), *_ = evals_log["watched"].items()
@@ -177,7 +181,7 @@ def boost_xgboost(
             data,
             more,
             evals=[(watched, "watched")] if watched is not None else [],
-            # The bytes of a checkpoint, in an uninterrupted training too.
+            # Always continue from checkpoint bytes, so that interruptions make no difference.
             xgb_model=xgb.Booster(model_file=bytearray(segments.model)) if segments.model else None,
             callbacks=[AfterRound()] if watched is not None else [],
             verbose_eval=False,
@@ -187,21 +191,24 @@ def boost_xgboost(
     return booster[: growth.best_trees] if watched is not None else booster
 
 
-# Metrics of XGBoost that are maximised; LightGBM reports the direction itself.
+# XGBoost metrics that are maximised; LightGBM reports the direction itself.
 _LARGER = ("auc", "aucpr", "pre", "map", "ndcg")
 
 
 def _raw(model: Any, rows: NDArray[Any], first: int, end: int, threads: int = 0) -> NDArray[Any]:
-    """Return raw scores by the trees from `first` to `end`, which is larger: 0 trees mean all."""
+    """Return raw scores by the trees `first` to `end` (exclusive).
+
+    `end` must exceed `first`, because LightGBM takes 0 trees as all.
+    """
     counts = {"start_iteration": first, "num_iteration": end - first, "num_threads": threads}
     return np.asarray(model.predict(rows, raw_score=True, **counts))
 
 
 def _joined(model: str, segment: str) -> str:
-    """Append the trees of a segment to LightGBM's text of a model.
+    """Return LightGBM's text of a model with the trees of a segment appended.
 
-    Without the sizes of the trees its reader looks for them one after another, whatever their
-    numbers; a Booster writes both anew.
+    The line `tree_sizes` is dropped; LightGBM then finds trees sequentially and ignores their
+    numbers.
     """
     if not model:
         return segment

@@ -1,9 +1,9 @@
-"""Trains and evaluates forecasters, for the train.py and evaluate.py of a project of time series.
+"""Train and evaluate forecasters, for the train.py and evaluate.py of a time series project.
 
 One LightGBM model forecasts every step of every series directly from features of the history
-(`ml.serving.scoring.series`). Its intervals are split-conformal: the 10th and the 90th percentile
-of the scaled errors on validation, by step (Lei et al. 2018, Distribution-Free Predictive Inference
-for Regression).
+(`ml.serving.scoring.series`). Its intervals are split-conformal: the 10th and 90th percentile of
+the scaled validation errors per step (Lei et al. 2018, Distribution-Free Predictive Inference for
+Regression).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ml.toolkit.training.segments import checkpointed
 from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
-# Each is an argument of train.py, and may be an entry of a sweep's `search_space`.
+# Hyperparameters: arguments of train.py, which a sweep may search.
 SETTINGS: Mapping[str, Any] = {
     "trees": 300,
     "learning_rate": 0.05,
@@ -68,16 +68,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Examples:
-    """The features of the forecasts of a split: a row a step, and the level of each unit."""
+    """The features and targets of the forecasts of a split."""
 
     units: Sequence[Unit]
-    table: Floats  # (units × horizon, names)
-    levels: Floats  # (units,)
-    scaled: Floats  # (units, horizon): the actual values in levels, NaN where missing
+    table: Floats  # (units × horizon, features): one row per step
+    levels: Floats  # (units,): scale of the history
+    scaled: Floats  # (units, horizon): actual values ÷ level, NaN if missing
 
     @classmethod
     def from_panel(cls, panel: Panel, split: str, spec: Spec) -> Examples:
-        """Compute the training examples of a split."""
+        """Return the examples of a split."""
         units = panel.units(split)
         parts = [features(*panel.history(unit), spec) for unit in units]
         levels = np.array([level for _, level in parts])
@@ -92,13 +92,13 @@ class Examples:
 
 @dataclass(frozen=True)
 class Fitting:
-    """The examples of training and of validation, made once, and models fitted to them."""
+    """Fits models to a panel; computes the training and validation examples once."""
 
     panel: Panel
 
     @cached_property
     def spec(self) -> Spec:
-        """Return the spec without intervals, which follow from a fitted model."""
+        """The model's spec without intervals, which need a fitted model."""
         head, values = self.panel.head, self.panel.values
         end = self.panel.cutoffs[VALIDATION][0]
         smallest = 0.0 if np.nanmin(values[:, :end]) >= 0 else None
@@ -106,16 +106,19 @@ class Fitting:
 
     @cached_property
     def train(self) -> Examples:
-        """Return the examples of training."""
+        """The training examples."""
         return Examples.from_panel(self.panel, TRAIN, self.spec)
 
     @cached_property
     def validation(self) -> Examples:
-        """Return the examples of validation."""
+        """The validation examples."""
         return Examples.from_panel(self.panel, VALIDATION, self.spec)
 
     def fit(self, settings: Mapping[str, Any], seed: int) -> tuple[str, Spec, Floats]:
-        """Fit a model; return LightGBM's text, the spec with intervals, validation forecasts."""
+        """Fit a model; return (LightGBM's text, spec with intervals, validation forecasts).
+
+        The forecasts are (units, horizon, 3): value, low, high.
+        """
         import lightgbm as lgb
 
         parameters = dict(settings)
@@ -142,10 +145,10 @@ class Fitting:
 
 
 def _ends(errors: Floats) -> Floats:
-    """Return the ends of each step's interval (2, horizon), from errors (units, horizon) with NaN.
+    """Return each step's interval of errors (2, horizon), from errors (units, horizon) with NaN.
 
-    Of n errors they are the floor(0.1 (n + 1))-th and the ceil(0.9 (n + 1))-th. They contain a new
-    error with a probability of at least 80 % if it is exchangeable with those.
+    The ends are the floor(0.1 (n + 1))-th and the ceil(0.9 (n + 1))-th of n sorted errors. An
+    exchangeable new error is inside with a probability of at least 80 %.
     """
     count = int((~np.isnan(errors)).sum(axis=0).min())
     ranks = (math.floor(TAILS[0] * (count + 1)), math.ceil(TAILS[1] * (count + 1)))
@@ -154,7 +157,7 @@ def _ends(errors: Floats) -> Floats:
 
 
 def train(schema: Path, arguments: Sequence[str] | None = None) -> None:
-    """Train one model by the arguments of the command line: read, fit, calibrate, log, save."""
+    """Parse the command line; fit, calibrate, log and save one forecaster."""
     parser = argparse.ArgumentParser(description="Train one forecaster.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
@@ -185,7 +188,7 @@ def train(schema: Path, arguments: Sequence[str] | None = None) -> None:
 
 
 def split(schema: Path, arguments: Sequence[str] | None = None) -> None:
-    """Write the rows before the test, for an AutoML job, by the arguments of the command line."""
+    """Parse the command line; write the rows before the test as an MLTable for an AutoML job."""
     parser = argparse.ArgumentParser(description="Write the rows that an AutoML job may see.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--train", type=Path, required=True, help="the MLTable to write")
@@ -194,11 +197,11 @@ def split(schema: Path, arguments: Sequence[str] | None = None) -> None:
 
 
 def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -> None:
-    """Evaluate a model by the arguments of the command line, beside seasonal naive; `model` is the
-    endpoint's name. Also writes forecasts.csv, one row per step of the test.
+    """Parse the command line; evaluate a forecaster with seasonal naive as the baseline.
 
-    For the model of an AutoML job, validation has the rolling-origin forecasts of the search. Ends
-    the program if there are none, or if the search saw a row of the test.
+    `model` is the endpoint's name. Also writes forecasts.csv with one row per test step. For a
+    model of an AutoML job, the validation forecasts are the rolling-origin forecasts of its search.
+    Exits if they are missing, or if the search has seen a test row.
     """
     parser = argparse.ArgumentParser(description="Measure a forecaster.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
@@ -227,7 +230,7 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
 
     try:
         splits = {name: scores(name, forecast) for name in (VALIDATION, TEST)}
-    except BadRequest as error:  # a series that the search did not see
+    except BadRequest as error:  # a series that is unknown to the AutoML job
         searched.stop("row-mismatch", str(error), "a search of these series")
     baseline = [
         row for name in splits for row in measurement.predict(TASK, name, scores(name, naive))
@@ -278,7 +281,7 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
             raise SystemExit(f"error[no-evaluation]: {error}") from error
         tracker.metrics(evaluation.values())
     write_forecasts(options.evaluation / FORECASTS, panel, np.asarray(splits[TEST].scores))
-    # `ml watch` compares totals, of which a client knows the actual value after the horizon.
+    # `ml watch` compares totals, whose actual values are known after the horizon.
     totals = np.asarray(splits[TEST].scores)[:, :, 0].sum(axis=1)
     actual = np.array([panel.actual(unit).sum() for unit in panel.units(TEST)])
     losses = np.abs(totals - actual)[~np.isnan(actual)].tolist()
@@ -292,10 +295,10 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
 def explain_searched(
     forecaster: Forecaster, panel: Panel
 ) -> tuple[list[str], Floats, Contributions | str]:
-    """Return the names and means of a searched model's inputs, and their permutation importance.
+    """Return an AutoML forecaster's input names, their means, and their permutation importance.
 
-    Inputs are the values observed after the search, in levels of the series, and the columns that
-    are known. The series itself is not an input.
+    The inputs are the history, scaled by the series' level, and the known columns. Without known
+    columns, it returns no inputs and a reason instead of importances.
     """
     if not panel.head.known:
         return [], np.empty((0, 0)), "a forecast of each series by its own past"
@@ -310,7 +313,7 @@ def explain_searched(
     ]
 
     def loss(rows: Sequence[Sequence[int]]) -> float:
-        """Return the mean scaled error if each cell is the number of the row with its value."""
+        """Return the mean scaled error; a cell is the index of the row whose value it takes."""
         errors = []
         for unit, level, (shape, *columns) in zip(units, levels, rows, strict=True):
             known = {
@@ -332,10 +335,10 @@ def explain_searched(
 
 
 def scored_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats]:
-    """Return the search's rolling-origin forecasts (horizon, 3) by series and cutoff of validation.
+    """Return (series, cutoff) → the search's rolling-origin forecast (horizon, 3), for validation.
 
-    A series that it scored nowhere there gets seasonal naive. Ends the program if the search scored
-    other rows, or saw a row of the test.
+    Series without such a forecast get seasonal naive. Exits if the search scored other rows or has
+    seen a test row.
     """
     import pandas as pd
 
@@ -372,7 +375,7 @@ def scored_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats
 
 
 def write_forecasts(path: Path, panel: Panel, scores: Floats) -> None:
-    """Write one row per step of the test: series, time, cutoff, actual, forecast, interval."""
+    """Write one CSV row per test step: series, time, cutoff, actual, forecast, interval."""
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("unique_id", "ds", "cutoff", "y", "yhat", "lo_80", "hi_80"))

@@ -1,4 +1,4 @@
-"""Writes and verifies what every model folder has beside the model: facts and the manifest."""
+"""Write and verify the training facts and the manifest of a model folder."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ FILE = "settings.json"
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> str:
-    """Write `facts` about the training into the folder, then the manifest; return its digest."""
+    """Write `facts` to settings.json, then the manifest; return the manifest's digest."""
     text = json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False)
     (folder / FILE).write_text(text + "\n", encoding="utf-8")
     return write_manifest(folder)
 
 
 def unseal(folder: Path) -> tuple[dict[str, Any], str]:
-    """Return the facts and the digest of a sealed folder. Raises ManifestError, before any loader
-    reads a file, if one was changed.
-    """
+    """Verify a sealed folder; return its facts and digest. Raises ManifestError if it changed."""
     digest = verify(folder)
     facts: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
     return facts, digest

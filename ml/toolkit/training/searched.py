@@ -1,7 +1,7 @@
-"""Supports models that an AutoML job found, instead of a project's own train.py.
+"""Evaluate models of AutoML jobs instead of a project's own train.py.
 
-The job gets the rows of training and validation as MLTables, and its model is evaluated only if
-it was fitted on exactly those rows: others might be rows of the test.
+The job gets the training and validation rows as MLTables. Its model is evaluated only if it was
+fitted on exactly those rows, because other rows might be test rows.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ml.serving.scoring.members import Members
 from ml.toolkit.data.datasets import TABLE_TASKS, Dataset, Split
 from ml.toolkit.training.boosting import contributions
 
-# The key of the search's facts in a model folder.
+# The key of the AutoML job's facts in settings.json.
 FACT = "automl"
 _FILE = "rows.parquet"
-# The rolling-origin forecasts by which a search of forecasters scored its model: rows as pandas
-# writes them (`orient="split"`), since a model folder has formats of models alone.
+# The rolling-origin forecasts of an AutoML forecaster, in pandas JSON (`orient="split"`), which
+# model folders allow.
 FORECASTS = "forecasts.json"
-# Rows that are hashed at a time, since hashing copies them.
+# Rows per hashing step, to limit memory, since hashing copies them.
 _HASHED_AT_ONCE = 50_000
 _MLTABLE = f"""\
 type: mltable
@@ -38,7 +38,7 @@ transformations:
 
 
 class Winner:
-    """The functions of a project's model.py for a folder with AutoML members."""
+    """The functions of `Answering` for a folder with AutoML members."""
 
     @staticmethod
     def predict(model: Members, table: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -47,7 +47,7 @@ class Winner:
 
     @staticmethod
     def contributions(folder: Path, table: NDArray[np.float64]) -> Contributions | str:
-        """Return each column's contributions of a single member of trees, or why there are none."""
+        """Return the SHAP values if the only member is a tree model, else why there are none."""
         files = Members(folder).files
         if len(files) == 1 and files[0].endswith(".txt"):
             import lightgbm
@@ -61,8 +61,10 @@ class Winner:
 
 
 def _of_xgboost(file: Path, table: NDArray[np.float64]) -> Contributions:
-    """Return `pred_contribs`, exact TreeSHAP in single precision: a row of them, and its last
-    column, add up to the raw score. With several classes, each has its own row.
+    """Return exact TreeSHAP values of an XGBoost model, computed in float32.
+
+    A row's values and the expected score add up to its raw score. With several classes, there is
+    one row of values per class.
     """
     import xgboost
 
@@ -78,8 +80,9 @@ def _of_xgboost(file: Path, table: NDArray[np.float64]) -> Contributions:
 
 
 def write_table(dataset: Dataset, split: str, folder: Path) -> None:
-    """Write the features and the target of a split as an MLTable, whose file keeps their types;
-    columns that are not `optional` are not nullable.
+    """Write the features and the target of a split as an MLTable with a typed Parquet file.
+
+    Columns that are not `optional` are non-nullable.
     """
     import pandas as pd
     import pyarrow as pa
@@ -102,8 +105,7 @@ def as_searched(
 ) -> Dataset:
     """Return the dataset with its features in the order of the model's columns.
 
-    Ends the program if the model was fitted on other rows than those of training, or has other
-    columns or another target.
+    Exits if the model was fitted or validated on other rows, or if columns or target differ.
     """
     about = dataset.about
     question = (about.task, about.positive, dataset.classes)
@@ -138,7 +140,10 @@ def as_searched(
 
 
 def refits(search: Mapping[str, Any], metric: str) -> list[float]:
-    """Return the metric of each fit of the model's trial; [] for a model without a search."""
+    """Return the metric of each refit in the AutoML trial; [] if `search` is empty.
+
+    Exits if there are fewer than two values.
+    """
     values = [fold.get(metric) for fold in search.get("folds", ())]
     if search and (len(values) < 2 or None in values):
         stop("no-refits", f"`{metric}` has under two values", "a metric of the task")
@@ -148,10 +153,10 @@ def refits(search: Mapping[str, Any], metric: str) -> list[float]:
 def content(
     values: Mapping[str, Any], labels: NDArray[Any], rows: NDArray[np.int64] | None = None
 ) -> str:
-    """Return a digest of rows (one sequence per column) that ignores the order of rows and columns.
+    """Return a digest of rows that ignores the order of rows and columns.
 
-    A missing number is NaN, a missing text None; numbers are rounded to single precision. With
-    `rows` it covers only those, whose labels are `labels`.
+    `values` maps a column to its values, with NaN or None for missing ones; numbers are rounded to
+    float32. `rows` selects row indices; `labels` are those of the selected rows.
     """
     import pandas as pd
 
@@ -185,7 +190,7 @@ def _values(dataset: Dataset, split: Split) -> dict[str, Sequence[Any]]:
 
 
 def _targets(dataset: Dataset, split: Split) -> Sequence[Any]:
-    """Return the target: the class as a text, or the number."""
+    """Return the target values: class names as texts, or numbers."""
     about = dataset.about
     if TABLE_TASKS[about.task].types:
         return list(split.labels)
@@ -197,7 +202,7 @@ def _targets(dataset: Dataset, split: Split) -> Sequence[Any]:
 def stop(
     code: str, actual: str, expected: str, hint: str = "run the search again, then this step"
 ) -> NoReturn:
-    """End the program: the model of a search cannot be measured."""
+    """Exit with an error: the AutoML model cannot be evaluated."""
     raise SystemExit(
         f"error[{code}]: the model of an AutoML job cannot be evaluated: {actual}\n"
         f"  expected: {expected}\n  hint: {hint}"

@@ -1,14 +1,14 @@
-"""Boosting in segments: a training that was interrupted ends with the model of one that was not.
+"""Train boosted trees in segments, so that an interrupted training gives the same model.
 
-LightGBM and XGBoost go on from a model, but their random numbers begin anew there: with bagging,
-feature_fraction, goss, dart or subsample the trees are others than without the interruption. So
-every training begins anew after the same rounds, interrupted or not, each segment with a seed that
-follows from its number. After each, the model and what early stopping has seen are written to the
-folder of `checkpointed`, on which a training that is started again goes on.
+LightGBM and XGBoost can continue a model, but restart their random number generator. With bagging,
+feature_fraction, goss, dart or subsample, the resumed trees would therefore differ. So every
+training restarts after the same rounds, interrupted or not, with a seed that depends on the number
+of the segment. After each segment, the model and the state of early stopping are written to the
+folder of `checkpointed`, from which a restarted training resumes.
 
 A checkpoint is a folder `round-00000200` with the model, state.json and manifest.json, which is
-written last: the sha256 of the files are compared before anything reads them. On a mounted
-container a rename is not atomic, so only the manifest shows that a checkpoint is complete.
+written last. The sha256 of the files is verified before they are loaded. On a mounted container a
+rename is not atomic, so only the manifest shows that a checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ import numpy as np
 
 from ml.serving.scoring.manifest import ManifestError, verify, write_manifest
 
-# Rounds of a segment. Fewer lose less of an interrupted training, and take longer:
+# Rounds per segment. Fewer rounds lose less work in an interruption, but take longer:
 # `make bench ARGS=segments`.
 ROUNDS = 100
-# Rounds without a better value after which a training ends.
+# Rounds without improvement after which training stops early.
 PATIENCE = 50
-# Far enough apart for trainings whose seeds are neighbours to share no segment's seed.
+# A large stride avoids that trainings with neighbouring seeds share the seed of a segment.
 _STRIDE, _SEEDS = 1_000_003, 2**31
 _PREFIX, _MODEL, _STATE = "round-", "model", "state.json"
-# Keep the previous one too, in case the newest is incomplete.
+# Number of checkpoints to keep: the previous one too, in case the newest is incomplete.
 _KEPT = 2
-# Parameters that do not influence the trees: another node may have other cores.
+# Parameters that do not influence the trees; another node may have another number of cores.
 _BESIDE = frozenset({"num_threads", "nthread", "n_jobs", "verbosity", "verbose"})
 
 _folder: ContextVar[Path | None] = ContextVar("checkpoints", default=None)
@@ -47,8 +47,9 @@ _folder: ContextVar[Path | None] = ContextVar("checkpoints", default=None)
 
 @contextmanager
 def checkpointed(folder: Path | None) -> Iterator[None]:
-    """Keep the checkpoints of trainings within the block in `folder`, an output of the job that
-    survives a restart; None keeps none.
+    """Keep the checkpoints of trainings within the context in `folder`; None keeps none.
+
+    `folder` is a job output that survives a restart.
     """
     token = _folder.set(folder)
     try:
@@ -58,8 +59,9 @@ def checkpointed(folder: Path | None) -> Iterator[None]:
 
 
 def folder_of(identity: Iterable[bytes | memoryview]) -> Path | None:
-    """Return the checkpoint folder of one training inside that of `checkpointed`, by its identity
-    (data, settings, seed); None if no checkpoints are kept.
+    """Return the subfolder of `checkpointed`'s folder for one training, or None outside of it.
+
+    `identity` yields the bytes that identify the training: data, settings, seed.
     """
     folder, digest = _folder.get(), hashlib.sha256()
     for content in identity:
@@ -70,7 +72,7 @@ def folder_of(identity: Iterable[bytes | memoryview]) -> Path | None:
 
 @dataclass
 class Growth:
-    """Progress of a training."""
+    """The progress of a training and the state of early stopping."""
 
     rounds: int = 0
     # Trees per class after each segment; a round that finds no split adds none.
@@ -82,11 +84,14 @@ class Growth:
 
     @property
     def trees(self) -> int:
-        """Return the number of trees after the last completed segment."""
+        """The number of trees after the last completed segment."""
         return self.ends[-1] if self.ends else 0
 
     def measured(self, trees: int, value: float, larger: bool, patience: int) -> bool:
-        """Record the metric of a round; return True if the training is over."""
+        """Record the metric of a round; return True if training should stop early.
+
+        `larger` means that larger values are better.
+        """
         best = self.best
         if best is None or best != best or (value > best if larger else value < best):
             self.best, self.best_trees, self.waited = value, trees, 0
@@ -97,10 +102,10 @@ class Growth:
 
 
 class Segments:
-    """The segments of one training that are still to grow, and its checkpoints.
+    """Iterates over the remaining segments of one training, and writes its checkpoints.
 
-    `identity` identifies the training, as `identity_of` returns it: checkpoints of others are
-    ignored. `model` is the model after the last segment, b"" before the first.
+    `identity` comes from `identity_of`; checkpoints of other trainings are ignored. `model` is the
+    model after the last segment, b"" before the first.
     """
 
     def __init__(self, rounds: int, size: int, identity: Iterable[bytes | memoryview]) -> None:
@@ -113,32 +118,32 @@ class Segments:
             self._restore()
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the number of rounds of each segment to grow, until the training is over."""
+        """Yield the number of rounds of each remaining segment, until the training is over."""
         while not self.are_over:
             yield min(self._size, self._total - self.growth.rounds)
 
     @property
     def are_over(self) -> bool:
-        """Return True if no segment is left to grow."""
+        """Whether the training is over."""
         return self.growth.is_over or self.growth.rounds >= self._total
 
     @property
     def number(self) -> int:
-        """Return the number of the segment that is being trained, from 0."""
+        """The number of the current segment, from 0."""
         return self.growth.rounds // self._size
 
     def seeded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of the current segment; the first has the seeds as they are."""
+        """Return `parameters` with the seeds of the current segment, unchanged in the first."""
         shift = self.number * _STRIDE
         if not shift:
             return dict(parameters)
         names = {name for name in parameters if name.endswith("seed") or name == "random_state"}
-        names -= {"data_random_seed"}  # of the bins, which all segments share
+        names -= {"data_random_seed"}  # determines the bins, which all segments share
         seeds = {name: (int(parameters[name]) + shift) % _SEEDS for name in names}
         return {**parameters, **(seeds or {"seed": shift % _SEEDS})}
 
     def grown(self, model: bytes, trees: int) -> None:
-        """Store the whole model after a segment, with its number of trees, as a checkpoint."""
+        """Record the model after a segment and its number of trees; write a checkpoint."""
         self.model = model
         self.growth.ends.append(trees)
         self.growth.rounds = min(self.growth.rounds + self._size, self._total)
@@ -180,13 +185,13 @@ class Segments:
             return
 
     def _checkpoints(self) -> list[Path]:
-        """Return the checkpoints, the newest first."""
+        """Return the checkpoint folders, newest first."""
         assert self._place is not None
         return sorted(self._place.glob(f"{_PREFIX}*"), reverse=True)
 
 
 def identity_of(parameters: Mapping[str, Any], *contents: Any) -> Iterator[bytes | memoryview]:
-    """Yield bytes that identify a training: its parameters, and arrays, texts, numbers or None."""
+    """Yield bytes that identify a training: its parameters, and any arrays, texts or numbers."""
     deciding = {name: value for name, value in parameters.items() if name not in _BESIDE}
     yield _text(deciding)
     for content in contents:
@@ -199,7 +204,7 @@ def identity_of(parameters: Mapping[str, Any], *contents: Any) -> Iterator[bytes
 
 
 def _text(content: object) -> bytes:
-    def name(objective: Any) -> str:  # an objective of the project's own
+    def name(objective: Any) -> str:  # a custom objective function
         return str(getattr(objective, "__qualname__", objective))
 
     return json.dumps(content, sort_keys=True, default=name).encode()

@@ -1,4 +1,4 @@
-"""Trains and evaluates models of one table, for the train.py and evaluate.py of a project.
+"""Train and evaluate models of one table, for the train.py and evaluate.py of a project.
 
 The project provides `derive` and the encoding (columns.py), the model (model.py), custom metrics
 (metrics.py) and the schema of the table; this module runs the steps in order.
@@ -40,18 +40,19 @@ from ml.toolkit.training.timing import Latency, latency
 from ml.toolkit.training.tracking import tracking
 from ml.toolkit.training.words import word_importance
 
-# Rows that are explained: contributions take time per row, and more rows hardly change them.
+# Number of explained rows: contributions are slow, and more rows hardly change them.
 EXPLAINED = 500
-# Rows that are predicted one by one, for the latency of a trial.
+# Number of single-row predictions for the latency of a trial.
 TIMED = 50
-# Trainings with other seeds, which show how much the metric moves with the seed alone.
+# Seed offsets of the refits that measure the metric's variation with the seed.
 REFITS = (1, 2)
-# Most rows that a linear model is fitted to: more change it little, and take minutes.
+# Maximum number of rows to fit a linear model to: more change it little, and take minutes.
 LINEAR_ROWS = 50_000
 NO_SOURCES: Mapping[str, Path] = MappingProxyType({})
-# Literal arguments in each function: `ml check` reads which ones a training has.
+# Help text of `--sources`. The options are literals in each function, because `ml check` parses
+# them from the code.
 SOURCES = "the folders of the feature sets' sources, in the order of the project's sets"
-# Code that does not affect the trained model.
+# Files that do not affect the trained model.
 _BESIDE = frozenset({"evaluate.py", "metrics.py", "endpoint", "tests"})
 
 
@@ -60,8 +61,9 @@ class Answering(Protocol):
 
     @property
     def contributions(self) -> Callable[[Path, NDArray[np.float64]], Contributions | str] | str:
-        """Return the function that explains a model's scores of rows, given its folder, or the
-        reason why no exact method does: permutation importances are measured then.
+        """A function (model folder, rows) → SHAP values, or the reason why there is none.
+
+        With a reason, the evaluation measures permutation importances.
         """
 
     def predict(self, model: Any, table: NDArray[np.float64], /) -> NDArray[np.float64]:
@@ -73,7 +75,7 @@ class Model(Answering, Protocol):
 
     @property
     def SETTINGS(self) -> Mapping[str, Any]:
-        """Return the hyperparameters with their defaults: arguments of the training."""
+        """The hyperparameters and their defaults; each is an argument of train.py."""
 
     def fit(
         self,
@@ -84,10 +86,10 @@ class Model(Answering, Protocol):
         seed: int,
         /,
     ) -> Any:
-        """Return a model fitted to the training rows, with what is best on validation."""
+        """Return a model fitted to the training rows; validation rows may stop training early."""
 
     def save(self, model: Any, folder: Path, /) -> None:
-        """Write its files into the folder."""
+        """Write the model's files into the folder."""
 
     def load(self, folder: Path, /) -> Any:
         """Return the model in a folder."""
@@ -95,7 +97,7 @@ class Model(Answering, Protocol):
 
 @dataclass(frozen=True)
 class Tabular:
-    """The parts of a project of one table."""
+    """The definition of a one-table project: schema, model, encoding, metrics, feature sets."""
 
     schema: Path
     model: Model
@@ -112,7 +114,7 @@ class Tabular:
         others: bool = False,
         folds: bool = True,
     ) -> Dataset:
-        """Return the table with the columns of feature sets, as `read_dataset`."""
+        """Return the table with the columns of feature sets, split as by `read_dataset`."""
         return read_dataset(
             folder,
             self.schema,
@@ -124,9 +126,9 @@ class Tabular:
         )
 
     def data(self, options: dict[str, Any], *, others: bool = False, folds: bool = True) -> Dataset:
-        """Return the table that `--data` and `--sources` name, and remove both from the options.
+        """Read the table given by `--data` and `--sources`; remove both from `options`.
 
-        Ends the program where there are not as many sources as feature sets.
+        Exits if the number of sources differs from the number of feature sets.
         """
         names = self.features.names if self.features is not None else ()
         sources = options.pop("sources")
@@ -140,7 +142,7 @@ class Tabular:
         return self.read(options.pop("data"), by_name, others=others, folds=folds)
 
     def fit(self, dataset: Dataset, settings: Mapping[str, Any], seed: int) -> tuple[Columns, Any]:
-        """Return the columns fitted to the training rows, and the model."""
+        """Return the encoder fitted to the training rows, and the fitted model."""
         with self._told("correct `derive` in columns.py"):
             columns = dataset.columns(self.derive, self.encoding)
             train, validation = (dataset.numbers(split, columns) for split in (TRAIN, VALIDATION))
@@ -154,16 +156,14 @@ class Tabular:
         return columns.predict_imputed(partial(self.model.predict, fitted), table)
 
     def matrix(self, dataset: Dataset, split: str, columns: Columns) -> NDArray[np.float64]:
-        """Return the rows of a split as a model of these columns takes them."""
+        """Return the encoded rows of a split, (rows, columns)."""
         hint = "train it again, or evaluate it in a checkout of the commit that trained it"
         with self._told(hint):
             return columns.matrix(dataset.splits[split].rows)
 
     @contextmanager
     def _told(self, hint: str) -> Iterator[None]:
-        """End the program where the columns do not fit the rows or the model, without a traceback
-        through this code.
-        """
+        """Turn a ValueError into an exit with `wrong-columns`, the line of `derive`, and a hint."""
         try:
             yield
         except ValueError as error:
@@ -177,8 +177,9 @@ class Tabular:
             raise SystemExit(f"error[wrong-columns]: {error}{place}\n  hint: {hint}") from error
 
     def maker(self, dataset: Dataset) -> dict[str, Any]:
-        """Return what determines a training's model besides settings, seed and data: the digest
-        of the project's code, the columns, the target and the split.
+        """Return the digest of the project's code, the columns, the target and the split.
+
+        With settings, seed and data, they determine the trained model.
         """
         folder, digest = self.schema.parent.parent, hashlib.sha256()
         for path in sorted(folder.rglob("*.py")):
@@ -195,7 +196,7 @@ class Tabular:
 
 
 def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
-    """Train one model by the arguments of the command line: read, split, fit, log, save."""
+    """Parse the command line; read and split the data; fit, log and save one model."""
     parser = argparse.ArgumentParser(description="Train one model.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--sources", type=Path, nargs="*", help=SOURCES)
@@ -241,8 +242,9 @@ def _row_latency(project: Tabular, dataset: Dataset, columns: Columns, folder: P
 
 
 def split(project: Tabular, arguments: Sequence[str] | None = None) -> None:
-    """Write the rows of training and of validation as an MLTable each, for an AutoML job: it sees
-    none of the test. `folds` of the schema do not count (`ml.toolkit.data.datasets`).
+    """Parse the command line; write training and validation rows as MLTables for an AutoML job.
+
+    `folds` of the schema is ignored (see `ml.toolkit.data.datasets`).
     """
     parser = argparse.ArgumentParser(description="Write the rows that an AutoML job may see.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
@@ -265,14 +267,15 @@ def evaluate(
     baseline_from: str = "",
     leakage: Sequence[Check] = (),
 ) -> None:
-    """Measure a model by the arguments of the command line, as `ml.measures.measurement.evaluate`
-    does: `model` is the endpoint's name, and the others are as there.
+    """Parse the command line; evaluate a model and write its evaluation.
 
-    A model of an AutoML job is measured as one that train wrote, but as if the schema had no
-    `folds`; its refits are those of its trial.
-    With `folds` in the schema the rows of the test are those of training, each predicted by a model
-    that was fitted without its fold. Ends the program if other code made the model: its folds would
-    evaluate another model.
+    `model` is the endpoint's name; the other arguments are those of
+    `ml.measures.measurement.evaluate`. For a model of an AutoML job, `folds` is ignored, and the
+    refits are those of its trial.
+
+    With `folds`, the test rows are the training rows with out-of-fold predictions. Exits if the
+    project's code, columns, target or split changed since the training, because the refits would
+    then evaluate another model.
     """
     parser = argparse.ArgumentParser(description="Measure a model.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
@@ -392,15 +395,15 @@ def _metrics(dataset: Dataset, scores: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _inputs(dataset: Dataset, split: str, columns: Columns) -> Features:
-    """Return the rows of a split with one column of codes per category feature, not one-hot."""
+    """Return the model's inputs of a split, with category codes instead of one-hot columns."""
     coded = columns.coded()
     return Features(coded.names, coded.matrix(dataset.splits[split].rows), coded.categorical)
 
 
 def _linear(project: Tabular, dataset: Dataset, seed: int) -> dict[str, float]:
-    """Return the metrics of a linear model on the test; {} if it cannot be fitted (one class)."""
+    """Return the test metrics of a linear model, or {} if it cannot be fitted (one class)."""
     linear = Linear(dataset.about.task, len(dataset.classes))
-    # It only fits and predicts, and is never saved: it has no other functions of a Model.
+    # `Linear` implements only `fit` and `predict` of `Model`, because it is never saved.
     encoding: Encoding = "words" if dataset.about.text else "one-hot"
     baseline = replace(project, model=cast(Model, linear), encoding=encoding)
     try:
@@ -423,7 +426,7 @@ class Linear:
     """
 
     def __init__(self, task: str, classes: int) -> None:
-        """`task` is binary, multiclass or regression; `classes` is their number in multiclass."""
+        """Set the task (binary, multiclass, regression) and, for multiclass, the class count."""
         self.name = "ridge regression" if task == "regression" else "logistic regression"
         self._task, self._classes = task, classes
 
@@ -456,8 +459,9 @@ class Linear:
 
 
 def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """End the program if folds would evaluate another model, or if the test has rows that the
-    model of other folds was trained on.
+    """Exit if `folds` is used and the code, columns, target or split changed since training.
+
+    `before` and `now` are results of `Tabular.maker`.
     """
     folds = [settings.get("split", {}).get("folds", 0) for settings in (before, now)]
     differing = [name for name, settings in now.items() if before.get(name) != settings]
@@ -474,7 +478,7 @@ def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 def _out_of_fold(
     project: Tabular, dataset: Dataset, settings: Mapping[str, Any], seed: int
 ) -> NDArray[np.float64]:
-    """Return the prediction for each row of training by the model of the other folds."""
+    """Return out-of-fold predictions of the training rows, by a refit per fold."""
     scores: NDArray[np.float64] | None = None
     for rows, fold in dataset.by_fold():
         of_fold = np.asarray(project.scores(fold, TEST, *project.fit(fold, settings, seed)))

@@ -1,7 +1,6 @@
-"""Measures the latency of one prediction on the node that trained the model.
+"""Measure the latency of one prediction on the node that trained the model.
 
-It approximates the latency of serving while trials are compared; the gates' latency is measured
-on the server itself.
+It approximates the serving latency, to compare trials. The gates use the latency of the server.
 """
 
 from __future__ import annotations
@@ -14,25 +13,25 @@ from typing import TypeVar
 import numpy as np
 
 Input = TypeVar("Input")
-# Warm-up predictions, which fill caches and start threads: they are not counted.
+# Number of warm-up predictions, which are not timed.
 WARM = 5
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of one prediction.
+    """The duration of one prediction in milliseconds.
 
-    On a node that runs several trials the clock also counts the wait for the others; the
-    processor's time (of this process, all its threads) does not.
+    Wall-clock time includes waiting for other trials on the node; CPU time (of all threads of this
+    process) does not.
     """
 
-    p50_ms: float  # by the clock
-    p95_ms: float  # by the clock
-    cpu_ms: float  # median of the processor's time
-    predictions: int  # how many were timed
+    p50_ms: float  # wall-clock time
+    p95_ms: float  # wall-clock time
+    cpu_ms: float  # median CPU time
+    predictions: int  # number of timed predictions
 
     def as_metrics(self) -> dict[str, float]:
-        """Return the metrics that a trial logs; `ml select` knows these names."""
+        """Return the durations by metric name, as trials log them and `ml select` reads them."""
         return {
             "predict_p50_ms": self.p50_ms,
             "predict_p95_ms": self.p95_ms,
@@ -41,7 +40,7 @@ class Latency:
 
 
 def latency(predict: Callable[[Input], object], inputs: Sequence[Input]) -> Latency:
-    """Time `predict` on each of `inputs`, one after another, after WARM warm-up predictions.
+    """Time `predict` on each of `inputs` sequentially, after WARM warm-up predictions.
 
     Raises ValueError without inputs.
     """

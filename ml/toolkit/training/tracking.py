@@ -1,7 +1,7 @@
-"""Logs parameters and metrics to MLflow in batches; environment variables name the server.
+"""Log parameters and metrics to MLflow in batches.
 
-Nothing here knows where it runs: MLflow reads MLFLOW_TRACKING_URI, MLFLOW_RUN_ID and
-MLFLOW_EXPERIMENT_NAME, which Azure ML and the local backend set alike.
+The code is independent of the backend: MLflow reads the environment variables MLFLOW_TRACKING_URI,
+MLFLOW_RUN_ID and MLFLOW_EXPERIMENT_NAME, which Azure ML and the local backend set.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class NotFinite(ValueError):
-    """A metric is NaN or infinite. It cannot be compared, so it is not logged."""
+    """Raised instead of logging a metric that is NaN or infinite."""
 
 
 class Tracker:
-    """Logs to the run that is active."""
+    """Logs to the active MLflow run."""
 
     def __init__(self, mlflow: Any) -> None:
         self._mlflow = mlflow
@@ -31,7 +31,7 @@ class Tracker:
         self._mlflow.set_tags(dict(values))
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Log all metrics of a step in one request; NotFinite when one is NaN or infinite."""
+        """Log all metrics of a step in one request; raise NotFinite if one is NaN or infinite."""
         for name, value in values.items():
             if not math.isfinite(value):
                 raise NotFinite(f"metric {name} at step {step} is {value}")
@@ -40,8 +40,8 @@ class Tracker:
 
 @contextmanager
 def tracking() -> Iterator[Tracker]:
-    """Yield a tracker of the environment's run, or of a new run; an error marks it as failed."""
-    import mlflow  # 1 s: only a job that logs pays for it
+    """Yield a tracker of the run in MLFLOW_RUN_ID, or of a new run; an error marks it as failed."""
+    import mlflow  # takes 1 s, so it is not imported at the top
 
     with mlflow.start_run():
         yield Tracker(mlflow)

@@ -1,4 +1,4 @@
-"""Measures which words a text model relies on, by permutation importance."""
+"""Measure which words a text model relies on, by permutation importance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ml.measures.contributions import Contributions, permuted
 from ml.serving.scoring.columns import FIRST_WORD, UNKNOWN, Columns
 
-# Words that are shuffled, those that depend most on the target.
+# Number of words to permute, those with the highest chi² statistic.
 MOST = 30
 
 
@@ -21,12 +21,13 @@ def word_importance(
     labels: NDArray[Any],
     columns: Columns,
 ) -> Contributions:
-    """Return how much the loss rises if the rows that have a word are shuffled.
+    """Return the permutation importance of words: the rise of the loss if presence is shuffled.
 
-    loss: of rows of token numbers, shaped as `table` (rows, length).
+    loss: function of token numbers (rows, length), the shape of `table`.
     labels: the class of each row.
 
-    A row that loses the word has an unknown one there; a row that gains it, at its end.
+    A row that loses a word gets the unknown word in its place; a row that gains a word gets it at
+    its end.
     """
     from sklearn.feature_selection import chi2
 

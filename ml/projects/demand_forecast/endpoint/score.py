@@ -1,4 +1,4 @@
-"""The endpoint: the history of a series in, a value and an interval per day out."""
+"""The endpoint: takes the history of a series; returns a value and an interval per day."""
 
 from ml.serving.scoring.series import endpoint
 

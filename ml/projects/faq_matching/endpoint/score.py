@@ -1,6 +1,6 @@
 """The endpoint: {"question": …, "top": 3} → the FAQ entries that fit best.
 
-The Azure ML inference server imports this file, calls `init` once a worker and `run` per request.
+The Azure ML inference server imports this file, calls `init` once per worker and `run` per request.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ ranker: Ranker
 
 
 def init() -> None:
-    """Verify the model's files, then load it."""
+    """Verify the model's files against the manifest, then load the model."""
     global model, ranker
     model = open_model()
     ranker = Ranker.load(model.folder)
 
 
 def run(body: str) -> object:
-    """Return the answers, best first; status 400 for a request that breaks the schema."""
+    """Return the answers, best first, or status 400 for a request that violates the schema."""
     try:
         request = parse(body, REQUEST)
         best = ranker.rank(request.texts["question"], top=request.integers["top"])

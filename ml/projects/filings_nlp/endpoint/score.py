@@ -1,7 +1,7 @@
-"""The endpoint: the sections of a filing as text → the event that follows, and where it was read.
+"""The endpoint: takes the sections of a filing; returns the predicted event and its evidence.
 
-A section may be empty or left out, and a text of any language has an answer: `read` says how many
-sentences it is based on, and which share of their words the model knows nothing of.
+Sections may be empty or missing, and any language is accepted. The field `read` of the reply has
+the number of sentences and the share of words unknown to the model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ml.serving.scoring.messages import BadRequest, Schema, Text, parse, refusal
 from ml.serving.scoring.model import ServedModel, open_model
 
 REQUEST: Schema = {name: Text(longest=MOST_CHARACTERS, optional=True) for name in SECTIONS}
-# Number of sentences that a response names: those with the largest weights.
+# Number of sentences in a response: those with the largest weights.
 NAMED = 3
 
 model: ServedModel
@@ -20,15 +20,16 @@ classifier: Classifier
 
 
 def init() -> None:
-    """Verify the model's files, then load it."""
+    """Verify the model's files against the manifest, then load the model."""
     global model, classifier
     model = open_model()
     classifier = Classifier(model.folder)
 
 
 def run(body: str) -> object:
-    """Return the event with its probabilities, the weights of the sections and the sentences with
-    the largest weights; status 400 for a request that breaks the schema.
+    """Return the event, the class probabilities, and the weights of sections and sentences.
+
+    Returns status 400 for a request that violates the schema.
     """
     try:
         document = parse(body, REQUEST).texts
@@ -45,7 +46,7 @@ def run(body: str) -> object:
     return reply(
         model,
         {
-            # The form of a table model's response, in which gates and canaries read probabilities.
+            # The format of a table model's response, which gates and canaries parse.
             "predictions": [classifier.classes[int(read.probabilities.argmax())]],
             "classes": classifier.classes,
             "probabilities": [read.probabilities.tolist()],

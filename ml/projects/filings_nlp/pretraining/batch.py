@@ -1,4 +1,4 @@
-"""The entry script of the parallel job that tokenises a corpus of filings, file by file."""
+"""The entry script of the parallel job that tokenises the files of a corpus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ folder: Path
 def init() -> None:
     """Parse the output folder from the arguments, and create it."""
     global folder
-    # A parallel job runs the file by its path: the root of the code is not importable.
+    # A parallel job runs this file by its path, so `ml` is not on sys.path yet.
     sys.path.insert(0, str(Path(__file__).parents[4]))
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokenised", type=Path, required=True)
@@ -22,7 +22,7 @@ def init() -> None:
 
 
 def run(mini_batch: Sequence[str]) -> list[str]:
-    """Tokenise the files; a mini-batch that is retried writes the same content."""
+    """Tokenise the files and return the names of the written files. Retries are idempotent."""
     from ml.projects.filings_nlp.pretraining.tokenise import tokenise
     from ml.toolkit.data.tables import DataRefused
 
@@ -31,6 +31,6 @@ def run(mini_batch: Sequence[str]) -> list[str]:
         try:
             written.append(tokenise(path, folder).name)
         except DataRefused as error:
-            # The job's log has only the last line of an exception: all problems are on that line.
+            # Join the problems to one line, because the job logs only an exception's last line.
             raise ValueError(" ".join(str(error).split())) from None
     return written

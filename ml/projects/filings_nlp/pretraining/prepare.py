@@ -1,10 +1,11 @@
-"""Prepare a corpus for pretraining: the different sentences of many files of filings, as shards.
+"""Prepare a corpus for pretraining: shards of the distinct sentences of many files of filings.
 
     python -m ml.projects.filings_nlp.pretraining.prepare --data DIR --corpus OUT_DIR
         --tokenised DIR
 
-It is the last step of jobs/corpus.yml. The parallel step before it has tokenised each file, with
-numbers of its own for the words; this one learns the vocabulary, renumbers and writes.
+It is the last step of jobs/corpus.yml. The parallel step before it tokenises each file with word
+numbers that are local to the file. This step builds the vocabulary, renumbers the words and writes
+the shards.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from ml.projects.filings_nlp.tokens import UNKNOWN, Vocabulary
 from ml.toolkit.data.tables import DataRefused, Flaw
 from ml.toolkit.torch.loading import write_shards
 
-# Sentences of a shard: 400 kB at most.
+# Sentences per shard, at most 400 kB.
 SHARD = 4096
 
 
 def collect(files: Sequence[Path], folder: Path) -> dict[str, int]:
-    """Write the vocabulary and the shards of `train` and `validation` from `tokenise`'s output;
-    return how many different sentences each has. The order of the files does not matter.
+    """Write the vocabulary and the shards of `train` and `validation` into `folder`.
+
+    `files` are outputs of `tokenise`, in any order. Return the number of distinct sentences by
+    split.
     """
     words: list[list[str]] = []
     counts: Counter[str] = Counter()
@@ -52,7 +55,7 @@ def collect(files: Sequence[Path], folder: Path) -> dict[str, int]:
             with np.load(file) as arrays:
                 tables.append(distinct(np.array(renumbered, np.uint32)[arrays[split]]))
         table = merge(tables)
-        # Drop columns that no sentence is long enough for: they cost time in every layer.
+        # Drop columns that are padding in every sentence, which would slow down every layer.
         table = table[:, : max(1, int((table > 0).any(axis=0).sum()))].astype(np.uint16)
         chunks = ({"target": table[start : start + SHARD]} for start in range(0, len(table), SHARD))
         rows[split] = write_shards(folder / split, chunks)
@@ -60,8 +63,10 @@ def collect(files: Sequence[Path], folder: Path) -> dict[str, int]:
 
 
 def prepare(data: Path, folder: Path, tokenised: Path | None = None) -> dict[str, int]:
-    """Prepare every file of `data` into `folder`, from what `tokenise` has written of each into
-    `tokenised`, or from the files themselves. Raises DataRefused; returns as `collect`.
+    """Write the vocabulary and shards of all files of `data` into `folder`; return as `collect`.
+
+    `tokenised` has the output of `tokenise` for each file; None tokenises them here. Raises
+    DataRefused if files are missing, have the same name or lack sentences.
     """
     files = sorted(path for path in data.rglob("[!.]*") if path.is_file())
     if tokenised is None:
@@ -85,7 +90,7 @@ def prepare(data: Path, folder: Path, tokenised: Path | None = None) -> dict[str
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """End the program with code 2 and every problem of the data."""
+    """Turn a DataRefused into an exit with code 2 that prints every problem of the data."""
     try:
         yield
     except DataRefused as error:
@@ -94,7 +99,7 @@ def refusing() -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prepare, by the arguments of the command line."""
+    """Prepare the corpus; print the number of distinct sentences."""
     parser = argparse.ArgumentParser(description="Prepare a corpus of filings for pretraining.")
     parser.add_argument("--data", type=Path, required=True, help="a folder of files of filings")
     parser.add_argument("--tokenised", type=Path, help="what batch.py wrote of each file")

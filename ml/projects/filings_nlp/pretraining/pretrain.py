@@ -1,10 +1,10 @@
-"""Pretrain the encoder of a model of filings on their texts alone, by guessing masked words.
+"""Pretrain the encoder on the texts of filings by masked language modelling.
 
     python -m ml.projects.filings_nlp.pretraining.pretrain --data DIR --base OUT_DIR …
 
---corpus DIR, the output of jobs/corpus.yml, in place of --data streams a corpus that was prepared.
-train.py adapts the encoder to the events with --base. No label and no text of validation or test
-takes part.
+`--corpus DIR` instead of `--data` streams a prepared corpus, the output of jobs/corpus.yml.
+`train.py --base` fine-tunes the encoder. Pretraining uses no labels and no test texts; validation
+texts only select the best epoch.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ml.toolkit.training.tracking import tracking
 
 SETTINGS: dict[str, Any] = {
     "epochs": 20,
-    "batch": 128,  # sentences of a step, of all processes together
+    "batch": 128,  # sentences per step, over all processes
     "learning_rate": 0.003,
     "width": 64,
     "layers": 2,
     "heads": 4,
 }
-# How a corpus is streamed: four shards are shuffled together while the next eight are read.
+# Streaming of a corpus: four shards are shuffled together while the next eight are prefetched.
 STREAM = {"block": SHARD, "blocks": 4, "read_ahead": 12}
 # Share of a sentence's words that are masked (Devlin et al., BERT, 2018).
 MASKED = 0.15
@@ -86,8 +86,9 @@ def pretrain(
     loading: Mapping[str, Any],
     device: Device = "auto",
 ) -> None:
-    """Write the encoder of the epoch with the lowest loss on validation into `folder`; `kept` holds
-    the checkpoints, `loading` options of `Batches`.
+    """Write the encoder of the epoch with the lowest validation loss into `folder`.
+
+    `kept` is the folder of the checkpoints; `loading` has keyword arguments of `Batches`.
     """
     with distributed(seed=seed, device=device) as world, ExitStack() as context:
         kept = Path(world.gather(str(kept))[0])
@@ -104,7 +105,7 @@ def pretrain(
             optimiser, lambda step: cosine(step, total, 0.1)
         )
         updates = Updates(world, model, optimiser, clip=1.0, schedule=schedule)
-        # The same words are masked after every epoch.
+        # The validation mask is the same in every epoch.
         sentences = Shards(corpus / VALIDATION).column("target")
         watched = masked({"target": sentences}, np.random.default_rng(seed))
         mine = {name: rows[world.rank :: world.size] for name, rows in watched.items()}
@@ -149,10 +150,10 @@ def pretrain(
 
 
 def masked(rows: Rows, draw: np.random.Generator) -> Rows:
-    """Return sentences in which a few words are unknown, with these words as targets."""
+    """Return `sentences` with random words masked (UNKNOWN), and those words as `target`."""
     words = rows["target"].astype(np.int64)
     hidden = (draw.random(words.shape) < MASKED) & (words != PADDING)
-    # Each sentence has a target, so that a step of few sentences has items.
+    # Every sentence has at least one target, so that a small batch has a loss.
     none = ~hidden.any(axis=1)
     hidden[none, 0] = True
     target = np.where(hidden, words, _NO_TARGET)

@@ -1,6 +1,6 @@
-"""Tokenise files of filings as tokens.py does, but by whole columns with numpy and Arrow.
+"""Tokenise files of filings with the results of tokens.py, but vectorised with numpy and Arrow.
 
-batch.py, the parallel step of jobs/corpus.yml, calls `tokenise`, and prepare.py merges the results.
+batch.py, the parallel step of jobs/corpus.yml, calls `tokenise`; prepare.py merges the results.
 """
 
 from __future__ import annotations
@@ -30,24 +30,26 @@ from ml.projects.filings_nlp.tokens import (
 )
 from ml.toolkit.data.tables import DataRefused, TableSchema, read_table
 
-# Characters that are tokenised at a time: their arrays fit into a processor's cache.
+# Characters tokenised at a time, so that the arrays fit into the CPU cache.
 CHARACTERS = 1 << 20
 Table = NDArray[np.uint32]
 
 
 class Tokeniser:
-    """Cuts documents as `tokens.sentences` does; `words` has every different word with its number,
-    from 1.
+    """Splits documents into sentences and words with the results of `tokens.sentences`.
+
+    `words` maps each distinct word to its number, from 1.
     """
 
     def __init__(self) -> None:
         self.words = {"<number>": 1}
-        # Number by the word as it is in the text.
+        # Number by the word in its original spelling (UTF-32), before normalisation.
         self._numbers: dict[bytes, int] = {}
 
     def cut(self, sections: Sequence[NDArray[Any]]) -> tuple[Table, NDArray[np.int64]]:
-        """Return the sentences of documents as word numbers (sentences, MOST_WORDS), padded with 0,
-        and the document of each; `sections` has one text per document for each section.
+        """Return word numbers (sentences, MOST_WORDS), padded with 0, and their document indices.
+
+        `sections` has an array per section with one text per document.
         """
         texts = [text[:MOST_CHARACTERS] for column in sections for text in column]
         points = np.frombuffer("\n".join(texts).encode("utf-32-le"), "<u4")
@@ -59,7 +61,7 @@ class Tokeniser:
         first, last = _runs(kinds & _NUMERIC)
         index = np.searchsorted(digits, first)
         numbers[digits[index[index < np.searchsorted(digits, last)]]] = 1
-        # A sentence ends in a line break, or in white space after a stop.
+        # A sentence ends at a line break, a CJK stop, or white space after a stop.
         is_end = kinds & _END > 0
         is_end[1:] |= (kinds[:-1] & _STOP > 0) & (kinds[1:] & _SPACE > 0)
         place = np.flatnonzero(numbers)
@@ -76,7 +78,7 @@ class Tokeniser:
         return table[read], text[read] % len(sections[0])
 
     def _number_words(self, points: Table, kinds: NDArray[np.uint8], numbers: Table) -> None:
-        """Write the number of each word into `numbers`, at the place of its first character."""
+        """Write the number of each word into `numbers`, at the position of its first character."""
         # A word is a run of letters, or two with an apostrophe between them.
         first, last = _runs(kinds & _LETTER)
         follows = np.zeros(len(first), bool)
@@ -105,14 +107,14 @@ _LETTER, _DIGIT, _NUMERIC, _STOP, _SPACE, _END = (1 << bit for bit in range(6))
 
 @lru_cache(1 << 18)
 def _entry(word: bytes) -> str:
-    """Return a word as the vocabulary has it, by `sentences`: the same in training and serving."""
+    """Normalise a word (UTF-32) by `tokens.sentences`, so that training and serving agree."""
     [[entry]] = sentences(word.decode("utf-32-le"))
     return entry
 
 
 @cache
 def _kinds() -> NDArray[np.uint8]:
-    """Return the kinds of every character, by the regular expressions of tokens.py."""
+    """Return the bit flags of every Unicode character, by the regular expressions of tokens.py."""
     kinds = np.zeros(sys.maxunicode + 1, np.uint8)
     characters = "".join(map(chr, range(sys.maxunicode + 1)))
     of_kind = {_LETTER: r"[^\W\d_]", _DIGIT: r"\d", _NUMERIC: r"[\d.,]", _SPACE: r"\s"}
@@ -124,15 +126,16 @@ def _kinds() -> NDArray[np.uint8]:
 
 
 def _runs(flags: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where each run of set flags begins, and where it has ended."""
+    """Return the start and end (exclusive) indices of each run of nonzero flags."""
     edges = np.flatnonzero(np.diff(flags > 0, prepend=False, append=False))
     return edges[::2], edges[1::2]
 
 
 def tokenise(path: Path, folder: Path) -> Path:
-    """Write the distinct sentences of a file of filings, and for each word the number of training
-    filings that have it, into `folder`, atomically. Raises DataRefused with every problem of the
-    file, by its schema.
+    """Write NAME.npz for a file of filings atomically into `folder`; return its path.
+
+    It has the distinct sentences by split, the words, and the number of training filings with each
+    word. Raises DataRefused with every violation of the schema.
     """
     schema, rule = _schema()
     table, findings = read_table(path, schema)
@@ -144,7 +147,7 @@ def tokenise(path: Path, folder: Path) -> Path:
     tables: dict[str, list[Table]] = {TRAIN: [], VALIDATION: []}
     read = np.flatnonzero(np.isin(splits, [*tables]))
     columns: list[NDArray[Any]] = [np.array(table.column(name), object)[read] for name in SECTIONS]
-    # So many characters at a time that the arrays stay in the processor's cache.
+    # Process about CHARACTERS characters at a time.
     lengths = np.sum([[len(text) for text in column] for column in columns], axis=0)
     pieces = np.flatnonzero(np.diff(np.cumsum(lengths) // CHARACTERS)) + 1
     for documents in np.split(np.arange(len(read)), pieces) if len(read) else ():
@@ -170,7 +173,7 @@ def tokenise(path: Path, folder: Path) -> Path:
 
 @cache
 def _schema() -> tuple[TableSchema, SplitRule]:
-    """Return the schema of a file, which may have few of a corpus's rows, and the split."""
+    """Return the split rule and the schema, without the minimum number of rows of a corpus."""
     schema = TableSchema.parse(yaml.safe_load(SCHEMA.read_text(encoding="utf-8")))
     return replace(schema, rows=(1, schema.rows[1])), SplitRule.read()
 

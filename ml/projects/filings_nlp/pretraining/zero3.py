@@ -1,9 +1,10 @@
-"""Pretrain the encoder as pretrain.py does, with Accelerate and DeepSpeed ZeRO-3.
+"""Pretrain the encoder like pretrain.py, but with Accelerate and DeepSpeed ZeRO-3.
 
     python -m ml.projects.filings_nlp.pretraining.zero3 --data DIR --base OUT_DIR [--zero-stage 3 …]
 
-ZeRO-3 shards parameters, gradients and optimiser states over the processes (jobs/train-zero3.yml);
-it has not run on GPUs. Stage 0 averages gradients, on CPUs too. There are no checkpoints.
+ZeRO-3 shards parameters, gradients and optimiser states over the processes (jobs/train-zero3.yml).
+It has not been run on GPUs. Stage 0 is data parallelism and also runs on CPUs. No checkpoints are
+written.
 """
 
 from __future__ import annotations
@@ -55,12 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def pretrain(corpus: Path, settings: Mapping[str, Any], folder: Path) -> None:
-    """Write the encoder of the last epoch into `folder`; prepare.py wrote `corpus`. `batch` is of
-    all processes together.
+    """Write the encoder of the last epoch into `folder`.
+
+    `corpus` is an output folder of prepare.py. `settings["batch"]` is the total over all processes.
     """
     plugin = None
     if settings["zero_stage"]:
-        # The gathered weights are those that the first process writes.
+        # `zero3_save_16bit_model` gathers the weights for the first process, which writes them.
         plugin = DeepSpeedPlugin(zero_stage=3, gradient_clipping=1.0, zero3_save_16bit_model=True)
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(),

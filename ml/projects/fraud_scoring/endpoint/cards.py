@@ -19,16 +19,16 @@ class Cards:
     """The latest features of each card, in an online store."""
 
     def __init__(self, store: str) -> None:
-        """Open the store at that address, as `open_store`."""
+        """Open the online store at `store`: a Redis URL or a folder (see `open_store`)."""
         self._set = read(FEATURE_SET)
         self._online = open_store(self._set, store)
 
     def complete(self, table: dict[str, Any]) -> tuple[str, list[str]]:
-        """Return the body with the history in place of `KEYS`, and for each row `found`, `unknown`
-        or `stale`: of the last two the history is that of a card without payments.
+        """Return a request body with history columns instead of `KEYS`, and a status per row.
 
-        Raises BadRequest for a row without a card or a time with a zone, and FeatureError where the
-        store cannot be reached or has no values of this definition.
+        The status is `found`, `unknown` or `stale`; the last two get the history of a card without
+        payments. Raises BadRequest for a row without a card or without a time with a zone. Raises
+        FeatureError if the store is unreachable or was filled by another feature definition.
         """
         names, rows = table["columns"], table["data"]
         if not isinstance(rows, list) or len(rows) > MOST_ROWS:

@@ -1,8 +1,8 @@
-"""The endpoint: a table in, one probability and one decision per row out.
+"""The endpoint: takes a table; returns one probability and one decision per row.
 
-A request has the columns of the model, or `card` and `made_at` in place of those of the card's
-history, which the endpoint looks up in the feature store of the variable SCORE_FEATURE_STORE: a URL
-of Redis, or a folder.
+A request has all columns of the model. It may have `card` and `made_at` instead of the history
+columns; the endpoint then looks the history up in the online feature store. The environment
+variable SCORE_FEATURE_STORE names the store: a Redis URL or a folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ cards: Cards | None = None
 
 
 def init() -> None:
-    """Verify the model's files, then load it; the feature store is reached by the first lookup."""
+    """Verify and load the model. The first lookup connects to the feature store."""
     global table, cards
     table = Table.open(derive, load, predict)
     cards = None
@@ -39,9 +39,11 @@ def init() -> None:
 
 
 def run(body: str) -> object:
-    """Return the predictions, with `review` or `accept` for each; status 400 for a request that is
-    not such a table, or has an amount of 0 or less; status 503 if the feature store cannot answer.
-    With a lookup of histories, also `found`, `unknown` or `stale` for each.
+    """Return `predictions` and `decisions` (`review` or `accept`), one of each per row.
+
+    If histories were looked up, the reply also has `history`: `found`, `unknown` or `stale` per
+    row. Returns status 400 for an invalid table or an amount of 0 or less, and status 503 if the
+    feature store fails.
     """
     looked_up: dict[str, object] = {}
     try:
@@ -69,9 +71,10 @@ def run(body: str) -> object:
 
 
 def _keyed(body: str) -> dict[str, Any] | None:
-    """Return the table of a request that names cards; None of any other, which `table` checks.
+    """Return the table of a request with a column `card`, else None.
 
-    Raises BadRequest for a key that an object has twice.
+    An invalid request also gives None, because `table.answer` reports it. Raises BadRequest if a
+    JSON object repeats a key.
     """
     try:
         request: Any = read_json(body)

@@ -1,8 +1,8 @@
-"""The endpoint: an image in, the boxes of its empty places out.
+"""The endpoint: takes an image; returns the boxes of its gaps.
 
-{"image": BASE64} as JSON, or a form (multipart/form-data) with the file `image`. The answer:
+The request is JSON, {"image": BASE64}, or multipart/form-data with the file `image`. The response:
 {"gaps": 2, "expected_gaps": 2.1, "empty": 0.08, "boxes": [[x1, y1, x2, y2, score], …],
-"image": {"width": …, "height": …, "brightness": …}}, boxes in the pixels of the upright image.
+"image": {"width": …, "height": …, "brightness": …}}. Boxes are in pixels of the upright image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ml.serving.scoring.messages import BadRequest, Schema, Text, parse, refusal
 from ml.serving.scoring.model import ServedModel, open_model
 
 FIELD = "image"
-# Base64 has four characters for three bytes; a form some lines around the file.
+# Base64 has four characters per three bytes; a form adds some lines.
 MOST_BODY = MOST_BYTES * 4 // 3 + 4096
 REQUEST: Schema = {FIELD: Text(longest=MOST_BODY)}
 
@@ -27,7 +27,7 @@ detector: Detector
 
 
 def init() -> None:
-    """Verify the model's files, then load it."""
+    """Verify the model's files against the manifest, then load the model."""
     global model, detector
     model = open_model()
     detector = Detector(model.folder)
@@ -35,7 +35,7 @@ def init() -> None:
 
 @rawhttp  # type: ignore[untyped-decorator]
 def run(request: AMLRequest) -> object:
-    """Return the gaps, the highest score first; status 400 for a request without a valid image."""
+    """Return the gaps, highest score first, or status 400 for a request without a valid image."""
     try:
         image = letterboxed(decoded(_content(request), detector.size), detector.size)
     except BadRequest as error:
@@ -46,7 +46,7 @@ def run(request: AMLRequest) -> object:
 
 
 def _content(request: AMLRequest) -> bytes:
-    """Return the bytes of the image that was sent."""
+    """Return the bytes of the request's image file; raise BadRequest if there is none."""
     length = request.content_length
     if length is None:
         raise BadRequest("", "no length", "a request that says its length")
@@ -55,7 +55,7 @@ def _content(request: AMLRequest) -> bytes:
     if request.mimetype == "multipart/form-data":
         try:
             file = request.files.get(FIELD)
-        except Exception:  # of the form's parser: too many parts, too long a field
+        except Exception:  # the form parser raises various errors, such as for too many parts
             raise BadRequest("", "a form that cannot be read", f"a file named `{FIELD}`") from None
         if file is None:
             raise BadRequest(FIELD, "nothing", f"a file named `{FIELD}` in the form")

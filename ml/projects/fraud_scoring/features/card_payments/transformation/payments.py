@@ -1,4 +1,4 @@
-"""The feature set card_payments: what a card paid in windows that end with its latest payment."""
+"""The feature set card_payments: aggregates of a card over windows ending at its latest payment."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WINDOWS = (
 
 
 class CardPayments:
-    """The transformer that FeatureSetSpec.yaml names."""
+    """The transformer class that FeatureSetSpec.yaml refers to."""
 
     def transform(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the windows of each card, and the time of its latest payment."""
+        """Return the window aggregates of each card and the time of its latest payment."""
         rows = rows.with_columns(pl.col("amount").cast(pl.Float64))
         return windows(rows, WINDOWS, keys=["card"], timeline=Timeline("paid_at", "arrival"))
