@@ -80,7 +80,7 @@ def _numbered(groups: Groups) -> NDArray[np.int64]:
     """Return the group number of every row."""
     labels, inverse = np.unique(np.asarray(groups), return_inverse=True)
     if len(labels) < FEWEST_GROUPS:
-        raise ValueError(f"{len(labels)} groups, where {FEWEST_GROUPS} are the fewest")
+        raise ValueError(f"{len(labels)} groups, expected at least {FEWEST_GROUPS}")
     return np.asarray(inverse, dtype=np.int64)
 
 

@@ -60,7 +60,9 @@ def read(text: str, numbers: int) -> NDArray[np.float64]:
     try:
         rows = np.array(json.loads(text), dtype=np.float64).reshape(-1, numbers)
     except (ValueError, TypeError, RecursionError):
-        raise ValueError(f"{text[:40]!r} is no list of boxes of {numbers} numbers") from None
+        raise ValueError(
+            f"{text[:40]!r} is not a list of boxes with {numbers} numbers each"
+        ) from None
     if not np.isfinite(rows).all() or (rows[:, 2:4] < rows[:, :2]).any():
         raise ValueError(f"{text[:40]!r} has a box with a negative side or a non-finite number")
     if numbers == 5 and not ((rows[:, 4] >= 0) & (rows[:, 4] <= 1)).all():

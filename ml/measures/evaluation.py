@@ -226,7 +226,7 @@ def read_evaluation(folder: Path) -> Evaluation:
         raise EvaluationRefused(f"{folder / EVALUATION}: {error}") from None
     evaluation = check(document)
     if sha256(content).hexdigest() != evaluation.predictions.sha256:
-        raise EvaluationRefused(f"{folder / PREDICTIONS} is not what {EVALUATION} was made from")
+        raise EvaluationRefused(f"{folder / PREDICTIONS} does not match the sha256 in {EVALUATION}")
     return evaluation
 
 

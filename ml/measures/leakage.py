@@ -273,7 +273,7 @@ def _sides(answers: NDArray[Any]) -> Sides:
     """Return a row mask per class for one-vs-rest AUCs, or [] for a numeric target."""
     classes, codes, counts = np.unique(answers, return_inverse=True, return_counts=True)
     if len(classes) < 2:
-        raise ValueError("the target is always the same: nothing can give it away")
+        raise ValueError("the target is constant: its leakage cannot be checked")
     if len(classes) == 2:
         return [codes == 1]
     if answers.dtype.kind in "iuf" and np.isfinite(answers).all():

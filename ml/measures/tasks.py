@@ -215,7 +215,7 @@ def _binary_fault(expected: str, predicted: str, rank: int, score: float) -> str
         return wrong
     if {expected, predicted} <= {"0", "1"}:
         return ""
-    return f"{expected!r} and {predicted!r}, where labels are 0 and 1"
+    return f"label {expected!r} and prediction {predicted!r}, expected 0 or 1"
 
 
 def _boxes_fault(expected: str, predicted: str, rank: int, score: float) -> str:
@@ -241,11 +241,11 @@ def _class_fault(expected: str, predicted: str, rank: int, score: float) -> str:
 
 
 def _unranked(rank: int) -> str:
-    return f"rank {rank}, where nothing is ranked" if rank else ""
+    return f"rank {rank}, expected 0 in a task without ranking" if rank else ""
 
 
 def _no_probability(score: float) -> str:
-    return "" if 0 <= score <= 1 else f"score {score}, where it is a probability"
+    return "" if 0 <= score <= 1 else f"score {score}, expected a probability from 0 to 1"
 
 
 def _is_number(text: str) -> bool:

@@ -300,7 +300,7 @@ ALL = (
             "limits.yml:4: `prod` is here and on line 2",
         ),
         (f"default: {ALL}\nprod: {{max_nodes: 1, max_nodes: 99}}", "`max_nodes` is here and"),
-        ("default: &a {prod: *a}", "limits.yml:1: an alias of a node"),
+        ("default: &a {prod: *a}", "limits.yml:1: an alias that refers to a node around it"),
     ],
 )
 def test_wrong_limits_are_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ GOOD = (
         (GOOD + GOOD.replace("owner: o", "owner: 3"), "waivers.yml:2: `.1..owner` is 3"),
         (GOOD.replace("reason: r", "reason: r, reason: s"), "waivers.yml:1: `reason` is here"),
         (GOOD + GOOD.replace("2026-07-01", "2026-05-01"), "waivers.yml:2: .*waivers.yml:1 waives"),
-        ("&a [*a]", "waivers.yml:1: an alias of a node"),
+        ("&a [*a]", "waivers.yml:1: an alias that refers to a node around it"),
         ("a: 1", "a list"),
         ("- [", "waivers.yml"),
     ],

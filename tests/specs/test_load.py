@@ -138,8 +138,8 @@ def test_unreadable_files_are_refused(repo: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "advice"),
     [
-        ("a: 1\n  b: 2\n", 2, "start it below the line before it"),
-        ("a:\n  b: 1\n c: 2\n", 3, "start it below the lines that it belongs to"),
+        ("a: 1\n  b: 2\n", 2, "put the key on a line of its own"),
+        ("a:\n  b: 1\n c: 2\n", 3, "indent it like the other keys of its mapping"),
         ("a: 1\n\tb: 2\n", 2, "spaces, not tabs"),
         ("a: *b\n", 1, "in quotes"),
         ("a: @b\n", 1, "in quotes"),

@@ -97,7 +97,9 @@ def _baseline(folder: Path | None, faq: Faq, split: Split) -> Metrics:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = error if isinstance(error, recipe.OtherQuestions) else f"{folder}: {error!r}"
         print(f"error[baseline-mismatch]: {reason}", file=sys.stderr)
-        print("  expected: what recipe.py wrote of the same data and split seed", file=sys.stderr)
+        print(
+            "  expected: the output of recipe.py for the same data and split seed", file=sys.stderr
+        )
         raise SystemExit(WRONG_CALL) from None
 
 

@@ -113,7 +113,9 @@ def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
             hint = "add questions to the entry, or lower `min_questions` in the data schema"
             wrong.append(Flaw("too-few-questions", folder, 0, problem, least, hint))
     if wrong or not faq.questions:
-        raise DataRefused(wrong or [Flaw("too-few-rows", folder, 0, "no question", "some")])
+        raise DataRefused(
+            wrong or [Flaw("too-few-rows", folder, 0, "no question", "at least one question")]
+        )
     return faq
 
 

@@ -107,7 +107,7 @@ def read(folder: Path, faq: Faq, split: Split) -> Metrics:
     document = json.loads((folder / FILE).read_text(encoding="utf-8"))
     for name, value in _questions(faq, split).items():
         if document[name] != value:
-            raise OtherQuestions(f"{folder / FILE} has the {name} {document[name]}, not {value}")
+            raise OtherQuestions(f"{folder / FILE} has {name} {document[name]}, expected {value}")
     metrics = {
         name: {key: schema.read(Estimate, value) for key, value in row.items()}
         for name, row in document["metrics"].items()

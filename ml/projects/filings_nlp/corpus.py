@@ -144,7 +144,11 @@ def _lacking(splits: Mapping[str, Split]) -> str:
     empty = [name for name, split in splits.items() if not len(split)]
     new = {*splits[VALIDATION].labels, *splits[TEST].labels} - {*splits[TRAIN].labels}
     return (
-        f"no filing is in {empty[0]}" if empty else f"no filing of {min(new)} trains" if new else ""
+        f"the split {empty[0]} has no filing"
+        if empty
+        else f"no training filing has the event {min(new)}"
+        if new
+        else ""
     )
 
 

@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--shuffled",
         choices=["true", "false"],
         default="false",
-        help="true: train on shuffled labels, a model that gates have to refuse",
+        help="true: train on shuffled labels, to test that the gates reject the model",
     )
     parser.add_argument(
         "--int8", choices=["true", "false"], default="false", help="true: serve an int8 graph"

@@ -149,9 +149,9 @@ def read(folder: Path) -> Splits:
                 "no-store",
                 folder / _STORES,
                 0,
-                f"no image is of the {split}",
+                f"no image is in the split {split}",
                 "stores in each split, which a hash of their names decides",
-                "more stores; `split_of` of dataset.py says where one is",
+                "add stores; `split_of` in dataset.py returns the split of a store",
             )
             for split, pictures in splits.items()
             if not pictures
@@ -161,8 +161,8 @@ def read(folder: Path) -> Splits:
                 folder / _ANNOTATIONS,
                 0,
                 f"no image of the {split} has an object `{LABEL}`",
-                "gaps in each split: without them nothing is measured",
-                f"the name of their objects is `{LABEL}`",
+                "at least one gap in each split",
+                f"name the objects `{LABEL}` in the annotations",
             )
             for split, pictures in splits.items()
             if not any(len(picture.boxes) for picture in pictures)
@@ -231,11 +231,14 @@ def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
             if not name:
                 continue
             if stores.setdefault(name, path.stem) != path.stem:
-                actual, hint = f"{name} is of {stores[name]} too", "delete it from one of the lists"
+                actual, hint = (
+                    f"{name} is also listed in {stores[name]}.txt",
+                    "delete it from one of the lists",
+                )
                 findings.append(Flaw("duplicate-image", path, line, actual, "one store", hint))
     if not stores and not findings:
         expected = "a file STORE.txt for each store with the names of its images"
-        hint = f"dataset.py says how the folder looks; or a {RECIPE}"
+        hint = f"see dataset.py for the layout of the folder, or add a {RECIPE}"
         findings.append(Flaw("no-stores", folder / _STORES, 0, "no list", expected, hint))
     return stores
 
@@ -265,7 +268,7 @@ def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequen
     result = np.array([*gaps.values()], dtype=np.float64).reshape(-1, 4)
     # NaN coordinates fail these comparisons too.
     if not ((result[:, :2] >= 0) & (result[:, :2] < result[:, 2:])).all():
-        actual = "a box that ends before it begins, or begins before the image"
+        actual = "a box with a negative coordinate, or without area"
         expected, hint = "0 ≤ xmin < xmax, 0 ≤ ymin < ymax", "annotate the image again"
         findings.append(Flaw("wrong-annotation", path, 0, actual, expected, hint))
         return None
@@ -304,4 +307,4 @@ def _fault_of_masks(file: Path, size: tuple[int, int]) -> str:
             return "" if masks.size == size and len(masks.getbands()) == 1 else size_text
     # Image decoders may raise any exception.
     except Exception:
-        return "no image"
+        return "not a readable image"

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if len(refits) < 2:
             raise SystemExit(
                 "error[few-epochs]: the training measured validation once\n"
-                "  expected: twice or more, which tells how steady it is\n"
+                "  expected: two or more validations, to measure the stability\n"
                 "  hint: train more epochs, or set measure_every=1"
             )
         detector = Detector(options.model)

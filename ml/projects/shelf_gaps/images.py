@@ -64,7 +64,9 @@ def of_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise BadRequest("image", "no base64", "the bytes of an image file in base64") from None
+        raise BadRequest(
+            "image", "invalid base64", "the bytes of an image file in base64"
+        ) from None
 
 
 def decoded(content: bytes, size: int = 0) -> Upright:

@@ -266,7 +266,7 @@ def _save(
         raise SystemExit(
             f"error[export-differs]: ONNX Runtime gives {share:.2%} of the boxes of the network\n"
             f"  expected: at least {LEAST_AGREEMENT:.0%}, by IoU ≥ 0.99 and scores within 0.001\n"
-            "  hint: without --precision float16 and with the locked packages they agree"
+            "  hint: train without --precision float16, in the environment with the locked packages"
         )
     print(f"model {folder} {digest}: the export has {share:.2%} of the network's boxes")
     timed = latency(detector.detect, images[:_TIMED]).as_metrics()

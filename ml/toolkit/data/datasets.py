@@ -166,7 +166,7 @@ class Target:
             raise SchemaRefused("target", actual, f"a column of type {' or '.join(kind.types)}")
         if (text := raw.get("text")) is not None:
             if kind.types:
-                expected = "no `text`: only classes are predicted from one"
+                expected = "no `text`, which only binary and multiclass tasks support"
                 raise SchemaRefused("text", f"{text!r} of a {task} model", expected)
             if types[text] != "text" or text in [
                 raw.get(name) for name in ("target", "id", "group")
@@ -587,7 +587,7 @@ def _check_fold(about: Target, fold: int, train: Split, splits: Mapping[str, Spl
         raise SystemExit(
             f"error[invalid-fold]: fold {fold + 1} of {about.folds} {wrong}\n"
             "  expected: rows in each fold, and every label in the others\n"
-            "  hint: set fewer `folds` in the schema, or put rare labels together"
+            "  hint: set fewer `folds` in the schema, or merge rare labels"
         )
 
 

@@ -115,7 +115,7 @@ def select(table: Mapping[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
     for step, names in table.get("columns") or ():
         unknown = [name for name in names if name not in rows.columns]
         if unknown:
-            raise Unreadable(f"`{step}` names `{unknown[0]}`, which is no column of the table")
+            raise Unreadable(f"`{step}` names `{unknown[0]}`, which is not a column of the table")
         rows = rows.drop(columns=names) if step == "drop_columns" else rows[names]
     return rows
 

@@ -60,7 +60,7 @@ class DataRefused(Exception):
         self.findings = tuple(findings)
         lines = [str(finding) for finding in self.findings[:MOST_SHOWN]]
         if len(self.findings) > MOST_SHOWN:
-            lines.append(f"… and {len(self.findings) - MOST_SHOWN} more of the kind")
+            lines.append(f"… and {len(self.findings) - MOST_SHOWN} more problems")
         super().__init__("\n".join(lines))
 
 
@@ -259,7 +259,7 @@ def _drift(
     ]
     read = [dict(zip(header, row, strict=False)) for row in rows]
     parts["of another type"] = [
-        f"{column.name} (no {column.type}: {values[0]!r})"
+        f"{column.name} (not of type {column.type}: {values[0]!r})"
         for column in schema.columns
         if (values := [row[column.name] for row in read if column.name in row])
         and all(_unlike(column, value) for value in values)
@@ -270,7 +270,7 @@ def _drift(
     )
     code = "missing-column" if missing else "extra-column" if unexpected else "column-order"
     expected = ", ".join(f"{column.name} ({column.type})" for column in schema.columns)
-    hint = "correct the data, or change the schema and what reads it together"
+    hint = "correct the data, or change the schema and the code that uses it"
     return Flaw(code, path, line, f"the columns differ; {differences}", expected, hint)
 
 

@@ -79,7 +79,9 @@ class Shards:
         try:
             written = (folder / INDEX).read_bytes()
         except FileNotFoundError:
-            raise FileNotFoundError(f"{folder} has no {INDEX}: it was never finished") from None
+            raise FileNotFoundError(
+                f"{folder} has no {INDEX}: writing it was interrupted"
+            ) from None
         index = json.loads(written)
         self.columns: list[str] = index["columns"]
         # The first row of each shard, followed by the total number of rows.
@@ -91,7 +93,7 @@ class Shards:
             actual = path.stat().st_size if path.exists() else 0
             if actual != size:
                 raise OSError(
-                    f"{path} has {actual:,} bytes, expected {size:,}: bring the data there again"
+                    f"{path} has {actual:,} bytes, expected {size:,}: copy the data again"
                 )
         # Memory maps keep files open. The LRU cache uses at most a quarter of the process's
         # remaining file descriptors.

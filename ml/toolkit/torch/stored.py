@@ -67,7 +67,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise Unusable(f"{MANIFEST} was changed")
         return Manifest(**body)
     except FileNotFoundError:
-        raise Unusable(f"it has no {MANIFEST}: it was never finished") from None
+        raise Unusable(f"it has no {MANIFEST}: writing it was interrupted") from None
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         raise Unusable(f"{MANIFEST} cannot be read") from None
 
@@ -100,7 +100,7 @@ def check_weights(manifest: Manifest, weights: Mapping[str, Sequence[Any]]) -> N
     for name in sorted(manifest.weights.keys() | weights.keys()):
         saved, current = manifest.weights.get(name), weights.get(name)
         if saved is None or current is None:
-            raise Foreign(f"{name} is in {'this model' if saved is None else 'it'} alone")
+            raise Foreign(f"only {'this model' if saved is None else 'the checkpoint'} has {name}")
         if list(saved) != list(current):
             raise Foreign(f"{name} is {saved} there and {current} in this model")
 

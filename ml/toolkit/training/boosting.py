@@ -41,7 +41,9 @@ def contributions(booster: Any, rows: NDArray[Any]) -> Contributions:
     scale = max(float(np.abs(raw).max(initial=0.0)), 1.0)
     error = float(np.abs(shap_values.sum(axis=1) - raw).max(initial=0.0)) / scale
     if not error <= ROUNDING:
-        raise NotAdditive(f"contributions are up to {error:g} of the score from adding up to it")
+        raise NotAdditive(
+            f"the contributions do not add up to the score: relative difference {error:g}"
+        )
     return Contributions(shap_values[:, :-1], len(rows), "TreeSHAP", error)
 
 

@@ -355,7 +355,7 @@ def scored_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats
     first, head = times[panel.cutoffs[TEST][0]], panel.head
     expected = f"rows before {first}, and folds `horizon` steps apart"
     if seen >= first:
-        searched.stop("row-mismatch", f"it saw {seen}", expected)
+        searched.stop("row-mismatch", f"the search used rows up to {seen}", expected)
     units = [unit for unit in panel.units(VALIDATION) if times[unit.cutoff] <= seen]
     scored, cutoffs = {}, set()
     for unit in units:
@@ -366,7 +366,7 @@ def scored_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats
             scored[unit.series, unit.cutoff] = series_rows[["yhat", "lo_80", "hi_80"]].to_numpy()
             cutoffs.add(unit.cutoff)
     if {unit.cutoff for unit in units} - cutoffs:
-        difference = "it forecast other rows than validation's"
+        difference = "the search forecast other rows than those of validation"
         searched.stop("row-mismatch", difference, expected)
     for unit in units:
         naive = seasonal_naive(panel.history(unit)[0], head.season, head.horizon)

@@ -513,7 +513,7 @@ def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> N
     provisioned(cloud)
     cloud.programs()
     _, out, err = ran(capsys, "bootstrap", "dev")
-    assert "missing" in out and "--run makes them" in err
+    assert "missing" in out and "add --run to create them" in err
     found = json.loads(ran(capsys, "bootstrap", "dev", "--run", "--json")[1])
     assert {one["outcome"] for one in found} == {"exists", "created"}
     assert ISSUER in json.dumps(found)

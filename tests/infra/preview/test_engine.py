@@ -58,7 +58,7 @@ def test_a_program_that_tells_an_update_by_its_values_is_a_problem(
         managedidentity.UserAssignedIdentity("who", resource_group_name=group.name, location=region)
     """
     (found,) = captures(["dev"], root=tree(tmp_path, program))
-    expected = "who: an update declares it otherwise than this preview: location"
+    expected = "who: an update declares it differently: location"
     assert found.problems == (expected,)
     tree(tmp_path, program.replace("eastus", "westeurope"))
     assert captures(["dev"], root=tmp_path)[0].problems == ()

@@ -83,7 +83,7 @@ def prepare(data: Path, folder: Path, tokenised: Path | None = None) -> dict[str
         f"no sentence of {split} is in the files" for split, count in rows.items() if not count
     ]
     if problems:
-        expected = "files of filings of both splits, each with a name of its own and tokenised"
+        expected = "tokenised files with unique names, and sentences in both splits"
         raise DataRefused([Flaw("missing-file", data, 0, text, expected) for text in problems])
     return rows
 

@@ -49,7 +49,7 @@ def _content(request: AMLRequest) -> bytes:
     """Return the bytes of the request's image file; raise BadRequest if there is none."""
     length = request.content_length
     if length is None:
-        raise BadRequest("", "no length", "a request that says its length")
+        raise BadRequest("", "no Content-Length", "a request with Content-Length")
     if length > MOST_BODY:
         raise BadRequest("", f"{length} bytes", f"at most {MOST_BODY}")
     if request.mimetype == "multipart/form-data":

@@ -24,7 +24,7 @@ def test_a_deleted_vault_reserves_its_name(settings: Settings, arm: Arm, state: 
     assert wrong(found) == {"vault KVmlplatdev": "error"}
     assert found["vault KVmlplatdev"].hint == (
         "az keyvault recover --name KVmlplatdev --location northeurope; after `pulumi destroy`"
-        " another name: the next number as `generation` in platform:vault"
+        " increase `generation` in platform:vault instead"
     )
 
 

@@ -13,7 +13,9 @@ def test_a_name_in_use(settings: Settings, arm: Arm, state: State) -> None:
     """Unless the declared resource itself uses it."""
     taken = {"nameAvailable": False, "reason": "AlreadyExists", "message": "already taken"}
     state.answers[f"{HERE}/Microsoft.Storage/checkNameAvailability"] = taken
-    assert said(settings, arm)["name stlkmlplatdev"].message == "already ours"
+    assert (
+        said(settings, arm)["name stlkmlplatdev"].message == "used by the declared resource itself"
+    )
     del state.resources[STORAGE]
     found = said(settings, arm)
     assert wrong(found) == {"name stlkmlplatdev": "error"}
