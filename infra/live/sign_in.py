@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from threading import Event, Thread
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+from infra.live.steps import INSTALL
 from ml.core.azure import AUDIENCE
 from ml.core.errors import Exit, Problem
 
@@ -32,12 +34,19 @@ EVERY_S = 120.0
 
 
 def main(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run the command and return its exit code; 1 if GitHub gives the job no token.
+    """Run the command and return its exit code; 1 if GitHub gives the job no token, 2 if the
+    program is not installed.
 
     Outside a workflow it does not return: the command replaces this process (exec).
     """
+    name = command[0]
+    if shutil.which(name, path=variables.get("PATH")) is None:
+        message, expected = f"`{name}` is not installed", "a program on the PATH"
+        problem = Problem("no-such-program", message, expected, INSTALL.get(name, ""))
+        print(problem, file=sys.stderr)
+        return Exit.WRONG_CALL
     if not variables.get(URL):
-        os.execvpe(command[0], [*command], variables)
+        os.execvpe(name, [*command], variables)
     with tempfile.TemporaryDirectory() as folder:
         file, ended = Path(folder) / "token", Event()
         try:

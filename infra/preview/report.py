@@ -232,12 +232,13 @@ def budgeted(capture: Capture, cost: Estimate, limits: Limits) -> Iterator[Breac
             continue
         figures = f"the budget is {amount:,}, a typical month {month.typical:,.0f}"
         figures += f" and the worst {month.worst:,.0f}"
-        at_most = f"{figures}: at most {{}} times as much, `{{}}` in limits.yml"
         if amount > month.typical * (most := limits.max_budget_of_typical):
-            message = at_most.format(most, "max_budget_of_typical")
+            message = f"{figures}: the budget may be at most {most} times a typical month"
+            message += ", `max_budget_of_typical` in limits.yml"
             yield Breach("budget-of-typical", True, budget.urn, message)
         if month.worst > amount * (most := limits.max_worst_of_budget):
-            message = at_most.format(most, "max_worst_of_budget")
+            message = f"{figures}: the worst month may be at most {most} times the budget"
+            message += ", `max_worst_of_budget` in limits.yml"
             yield Breach("worst-of-budget", True, budget.urn, message)
         if month.typical > amount:
             yield Breach("budget-warns", False, budget.urn, f"{figures}: it warns each month")

@@ -148,7 +148,7 @@ def _managing(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack(
     "storage-writers",
-    "Only releases write what releases note, and only endpoints what they collect.",
+    "Only releases write the audit log, and only endpoints the requests they collect.",
     "own",
 )
 def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
@@ -244,7 +244,7 @@ def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.resource(
     "federation-one-environment",
-    "A workflow signs in from one environment of the repository.",
+    "A workflow signs in only from a GitHub environment of its own stack.",
     "own",
     Kind.CREDENTIAL,
 )

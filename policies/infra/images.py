@@ -20,7 +20,7 @@ RULES = Rules()
 def _builder(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A private registry does not build images: a CPU cluster of the workspace does.
 
-    A feature store runs nothing that needs an image.
+    A feature store needs no such cluster: it runs nothing that needs an image.
     """
     private = any(
         item.kind == Kind.CONTAINER_REGISTRY and item.value("publicNetworkAccess") == "Disabled"
@@ -76,7 +76,7 @@ def _retention(item: Item, limits: Limits) -> Iterator[str]:
 # Private endpoints, retention and scanning need the SKU Premium.
 RULES.resource(
     "registry-sku",
-    "The registry can be private and have its images scanned.",
+    "The registry is Premium, which private endpoints need.",
     "CKV_AZURE_163",
     Kind.CONTAINER_REGISTRY,
 ).must("sku.name", "Premium")

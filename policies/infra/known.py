@@ -180,7 +180,7 @@ def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
                 yield item, f"names {name}, which is not in `hosts` of limits.yml"
 
 
-@RULES.stack("known-accounts", "Datastores are of accounts of the stack.", "own")
+@RULES.stack("known-accounts", "Datastores use accounts of this stack or of limits.yml.", "own")
 def _accounts(items: Sequence[Item], limits: Limits) -> StackFindings:
     accounts = {item.urn for item in items if item.kind == Kind.ACCOUNT}
     names = {item.value("name") for item in items if item.kind == Kind.ACCOUNT} | {UNKNOWN}

@@ -294,7 +294,10 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
             if not used and central and all(map(limits.knows, central)):
                 continue  # the owner links central zones, which `infra doctor` checks
             if not used or any(urn not in zones for urn in used):
-                yield item, "names a DNS zone that does not exist"
+                yield (
+                    item,
+                    "names a DNS zone that neither the stack creates nor `given` of limits.yml lists",
+                )
             elif any(urn not in linked for urn in used):
                 yield item, "names a DNS zone that is not linked to the network"
 

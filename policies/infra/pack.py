@@ -143,7 +143,8 @@ def _merged(pairs: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:
             resources.setdefault(finding, {}).setdefault(violation.item.urn, violation)
     for violations in resources.values():
         first, *others = violations.values()
-        more = f" (and of {len(others)} others)" if others else ""
+        names = ", ".join(other.item.name for other in others)
+        more = f" (also {names})" if others else ""
         yield replace(first, message=f"{first.message}{more}")
 
 

@@ -96,7 +96,7 @@ class Item:
         return value
 
     def members(self, path: str) -> list[Item]:
-        """Return the members of the list or mapping at a path, each as an item.
+        """Return the members of the list, or the values of the mapping, at a path, each as an item.
 
         An unknown list has one member, whose values are all `UNKNOWN`.
         """

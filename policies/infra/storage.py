@@ -174,7 +174,12 @@ def _firewall_exceptions(item: Item, limits: Limits) -> Iterator[str]:
             yield f"`{firewall}.{name}` is an exception to the firewall"
 
 
-@RULES.resource("share-root", "Root in a job is not root on a share.", "own", Kind.SHARE)
+@RULES.resource(
+    "share-root",
+    "NFS shares squash root: root in a job has no root rights there.",
+    "own",
+    Kind.SHARE,
+)
 def _share_root(item: Item, limits: Limits) -> Iterator[str]:
     squash = item.value("rootSquash", "NoRootSquash")
     if item.value("enabledProtocols") == "NFS" and squash == "NoRootSquash":

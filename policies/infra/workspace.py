@@ -209,7 +209,7 @@ RULES.resource("compute-node-address", "Nodes have no public address.", "own", K
     "properties.properties.enableNodePublicIp", False, default=True
 )
 RULES.resource(
-    "endpoint-identity", "Endpoints have an identity of the stack.", "own", Kind.ENDPOINT
+    "endpoint-identity", "Endpoints have a user-assigned identity.", "own", Kind.ENDPOINT
 ).must("identity.type", "UserAssigned")
 RULES.resource(
     "workspace-behind-network", "No public access behind the network.", "own", Kind.WORKSPACE

@@ -168,7 +168,7 @@ def test_differences_are_said(
         "variable `MLFLOW_TRACKING_URI` of the job → this run's own",
         "input `d` → a copy",
         "output `m` → registered here as `azureml:faq:3`",
-        "`resources.shm_size` (jobs/job.yml:9) has no meaning here",
+        "`resources.shm_size` (jobs/job.yml:9) is ignored on this machine",
     ):
         assert part in said
     assert "TEAM" not in said

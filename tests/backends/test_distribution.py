@@ -236,7 +236,7 @@ def test_what_is_said_before(command: Plans, monkeypatch: pytest.MonkeyPatch) ->
         for kind in distribution.LAUNCHERS
     }
     distribution.open_mpi.cache_clear()
-    assert all("standing for 2 nodes" in one for one in told.values())
+    assert all("instead of 2 nodes" in one for one in told.values())
     assert "mpirun of Open MPI → not on this machine" in told["mpi"]
     alone = LocalBackend().differences(replace(command(), instance_count=2))
     assert any("2 nodes without `distribution` → the command runs once" in one for one in alone)

@@ -112,22 +112,22 @@ def test_one_line_an_environment() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (Environment("inline", image="python:3.11"), "only an image, which cannot be compared"),
+        (Environment("inline", image="python:3.11"), "an image, so its packages are unknown"),
         (
             Environment("inline", dockerfile=Path("Dockerfile")),
-            "what its Dockerfile installs is not compared",
+            "packages of its Dockerfile are not compared",
         ),
         (
             Environment("azureml://registries/azureml/environments/sklearn-1.5/labels/latest"),
-            "of a registry, which cannot be compared",
+            "from a registry, so its packages are unknown",
         ),
         (
             Environment("azureml:e:1"),
-            "no spec of this repository defines it: it cannot be compared",
+            "no spec of this repository defines it, so its packages are unknown",
         ),
         (
             Environment("inline", conda_file=Path("/none/conda.yml")),
-            "its conda file conda.yml is not there: nothing to compare",
+            "its conda file conda.yml does not exist: nothing to compare",
         ),
     ],
 )

@@ -91,5 +91,5 @@ def test_no_token_is_no_sign_in(asked: list[str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     monkeypatch.setenv(WORKFLOW_URL, "http://127.0.0.1:9/token?")
     monkeypatch.setenv(WORKFLOW_TOKEN, "of-the-job")
-    with pytest.raises(UserError, match="GitHub gives this job no token"), as_refusals():
+    with pytest.raises(UserError, match="GitHub returned no OIDC token"), as_refusals():
         _workflow_token()

@@ -124,13 +124,13 @@ def test_an_interval_holds_the_value() -> None:
     [
         ("[[1, 2, 3, 4]]", "[[1, 2, 3, 4, 0.5]]", 0.5, ""),
         ("[]", "[]", 0.0, ""),
-        ("[[1, 2, 3]]", "[]", 0.0, "no list of boxes"),
+        ("[[1, 2, 3]]", "[]", 0.0, "not a list of boxes"),
         ("[[3, 2, 1, 4]]", "[]", 0.0, "a box with a negative side"),
         ("[]", "[[1, 2, 3, 4, 1.5]]", 1.5, "not between 0 and 1"),
         ("[]", "[[1, 2, 3, 4, NaN]]", 0.0, "a box with a negative side"),
-        ("[]", "yes", 0.0, "no list of boxes"),
+        ("[]", "yes", 0.0, "not a list of boxes"),
         ("[]", "[[1, 2, 3, 4, 0.5]]", 0.7, "score 0.7, not 0.5"),
-        ("[" * 100_000, "[]", 0.0, "no list of boxes"),
+        ("[" * 100_000, "[]", 0.0, "not a list of boxes"),
     ],
 )
 def test_what_can_be_an_answer(expected: str, predicted: str, score: float, told: str) -> None:

@@ -158,7 +158,7 @@ def test_changed_predictions_are_found(tmp_path: Path):
     write_evaluation(tmp_path, SOUND, ROWS)
     path = tmp_path / "predictions.csv"
     path.write_text(path.read_text().replace(",2,", ",1,"))
-    with pytest.raises(EvaluationRefused, match="not what"):
+    with pytest.raises(EvaluationRefused, match="does not match"):
         read_evaluation(tmp_path)
 
 

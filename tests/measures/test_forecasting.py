@@ -144,7 +144,7 @@ PREDICTED = forecasting.written([[3, 2, 4], [3, 1, 5]])
         (EXPECTED, "[[3, 4, 2], [3, 1, 5]]", 0, 6.0, "whose low end is above its high end"),
         (EXPECTED, "[[3, 2, 4]]", 0, 3.0, "1 steps were predicted, expected 2"),
         (EXPECTED, PREDICTED, 0, 7.0, "expected the sum of the values, 6"),
-        (EXPECTED, PREDICTED, 1, 6.0, "rank 1, where nothing is ranked"),
+        (EXPECTED, PREDICTED, 1, 6.0, "rank 1, expected 0 in a task without ranking"),
     ],
 )
 def test_a_row_that_is_no_forecast(

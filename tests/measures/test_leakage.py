@@ -95,7 +95,7 @@ def test_a_feature_that_gives_one_of_three_classes_away_is_found():
 @pytest.mark.parametrize(
     ("table", "target", "message"),
     [
-        ([[1.0], [2.0]], [1, 1], "always the same"),
+        ([[1.0], [2.0]], [1, 1], "the target is constant"),
         ([[1.0], [2.0]], [0, 1, 0], "expected 3 rows"),
         ([[1.0], [2.0], [3.0]], [1j, 2j, 3j], "neither"),
         ([[1.0], [2.0], [3.0]], [0.5, 1.5, np.nan], "neither"),

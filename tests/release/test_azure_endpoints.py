@@ -133,7 +133,9 @@ def test_what_a_deployment_is_does_not_change_by_itself() -> None:
     assert changes(deployed(environment_variables={"WORDS": "few"})) == [
         "environment_variables.WORDS of blue is (hidden), and was nothing"
     ]
-    assert changes(deployed(), deployed("green")) == ["the deployment green is of no release"]
+    assert changes(deployed(), deployed("green")) == [
+        "the deployment green was not created by a release"
+    ]
     assert changes({}) == ["the deployment blue is gone"]
 
     # Azure Policy adds tags of its own, and the case of an ARM id is not the same in each answer.

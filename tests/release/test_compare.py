@@ -143,7 +143,7 @@ def test_evidence_that_was_edited_claims_nothing(declared_world: World) -> None:
     papers = BACKEND.registry.find("tiny", "2").evidence_folder / "evidence.json"
     papers.write_text(papers.read_text().replace("0.95", "0.99", 1))
     found = versus(BACKEND, "tiny:2", None, "local")
-    assert found.metrics == () and "not the file that was kept" in (found.unpaired)
+    assert found.metrics == () and "differs from the file that was registered" in (found.unpaired)
     assert found.decision is not None and found.decision.outcome == "rejected"
 
 

@@ -130,7 +130,7 @@ def test_an_invented_decision(declared_world: World, how: str) -> None:
 
 @pytest.mark.attack("A second declaration takes over the approval of the first")
 def test_an_approval_is_of_a_digest(declared_world: World) -> None:
-    """Declared while an apply waits for another: it needs an approval of its own."""
+    """Declared while an apply waits for another: it needs an its own approval."""
     second, sentences, results = now_declared(), [], []
     first = next(line for line in audit.verify(LOG) if line["event"] == "applied")
     waits = threading.Event()
@@ -159,7 +159,7 @@ def test_an_approval_is_of_a_digest(declared_world: World) -> None:
     assert done.outcome == "rejected" and [one.gate for one in done.decision.blocking] == [
         "sign-off"
     ]
-    assert "ana approved version 1" in sentences[0] and "approval of its own" in sentences[0]
+    assert "ana approved version 1" in sentences[0] and "its own approval" in sentences[0]
 
 
 @pytest.mark.attack("A forged line of the audit log says that a version served before")

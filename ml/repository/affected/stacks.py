@@ -139,7 +139,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     root = repository.root()
     if stack := options.needed_by:
-        run, names = os.environ["GITHUB_RUN_ID"], json.loads(os.environ["STACKS"])
+        try:
+            run, names = os.environ["GITHUB_RUN_ID"], json.loads(os.environ["STACKS"])
+        except KeyError as error:
+            parser.error(f"--needed-by needs {error.args[0]}, which infra.yml sets")
         check_needed(GitHub.of_workflow(), root, stack, run, names)
         return
     start: str | Mapping[str, str] = options.since

@@ -129,7 +129,9 @@ def test_the_model_of_a_search_is_evaluated(
     assert len(lines) == len(panel.names)
 
 
-@pytest.mark.parametrize(("days", "says"), [(140, "forecast other rows"), (126, "it saw 2025-")])
+@pytest.mark.parametrize(
+    ("days", "says"), [(140, "forecast other rows"), (126, "used rows up to 2025-")]
+)
 def test_a_search_of_other_rows_is_not_evaluated(
     days: int, says: str, searched: Path, tmp_path: Path
 ) -> None:

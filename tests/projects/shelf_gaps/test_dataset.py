@@ -130,7 +130,7 @@ BROKEN = [
     (lambda of: (of / "ImageSets/Main/north.txt").write_bytes("é".encode("latin-1")), "UTF-8"),
     (lambda of: (of / "ImageSets/Main/market.txt").write_text("\n"), "market.txt: no name"),
     (lambda of: (of / "JPEGImages/castle1.jpg").unlink(), "no castle1"),
-    (unlisted, "no image is of the test"),
+    (unlisted, "no image is in the split test"),
     (twice, "castle1 is of castle too"),
     (lambda of: [path.unlink() for path in (of / "ImageSets/Main").glob("*")], "no-stores"),
 ]
@@ -162,7 +162,7 @@ def test_damaged_images_are_told_before_training(voc: Path) -> None:
     Image.new("RGB", (50, 50)).save(voc / "JPEGImages/north1.jpg")
     with pytest.raises(DataRefused) as refused:
         checked(pictures)
-    assert "castle1.jpg: no image" in str(refused.value)
+    assert "castle1.jpg: not a readable image" in str(refused.value)
     assert "a box outside of 50 × 50 pixels" in str(refused.value)
 
 
@@ -172,7 +172,7 @@ def test_damaged_images_are_told_before_training(voc: Path) -> None:
         (Image.new("L", (200, 100)), ""),
         (Image.new("L", (100, 100)), "100×100 pixels, 1 channels"),
         (Image.new("RGB", (200, 100)), "200×100 pixels, 3 channels"),
-        (None, "no image"),
+        (None, "not a readable image"),
     ],
 )
 def test_masks_fit_their_image(voc: Path, image: Image.Image | None, told: str) -> None:

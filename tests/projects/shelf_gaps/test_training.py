@@ -220,7 +220,7 @@ def test_the_endpoint_answers() -> None:
 @pytest.mark.parametrize(
     ("request_", "told"),
     [
-        (lambda: asked({"image": "no base64!"}), "no base64"),
+        (lambda: asked({"image": "no base64!"}), "invalid base64"),
         (lambda: asked({"image": base64.b64encode(b"GIF89a" * 9).decode()}), "no image"),
         (lambda: asked({"picture": "x"}), "an unknown field"),
         (lambda: asked({}), "nothing"),

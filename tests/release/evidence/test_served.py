@@ -176,7 +176,7 @@ def test_another_answer(
     )
     assert (found["rows"], found["differing"]) == (COUNT, 1)
     assert float(str(found["largest"])) >= least * 0.999
-    assert str(found["example"]).startswith("to r7 of test the server answers ")
+    assert str(found["example"]).startswith("for r7 of test the server predicts ")
 
 
 def test_no_row_of_the_request_is_told(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def checked(
 def test_the_deployment_is_asked_before_it_gets_traffic(tmp_path: Path) -> None:
     """A rounding is none; another answer is a fault of it, and what cannot be asked is not."""
     assert checked(tmp_path, lambda of: {"predictions": [of["predictions"][0] + 1e-9]}) == COUNT
-    with pytest.raises(UserError, match=r"prediction-mismatch.*to r7 of test the server answers"):
+    with pytest.raises(UserError, match=r"prediction-mismatch.*for r7 of test the server predicts"):
         checked(tmp_path, lambda of: {"predictions": [of["predictions"][0] + 1e-5]})
     with pytest.raises(UserError, match=r"predictions-unverified.*traffic\.prediction"):
         checked(tmp_path, lambda of: None, pointer="")
@@ -335,7 +335,7 @@ def test_a_champion_gets_the_fields_that_it_knows(
         champion_on(tmp_path / "a", "binary", monkeypatch, asked("binary"), age=3)
     shutil.rmtree(own_home)
     label = asked("binary", lambda of: {"predictions": ["1"]})
-    with pytest.raises(ValueError, match='to r7 its serving answers "1" at `predictions/0`'):
+    with pytest.raises(ValueError, match='for r7 its own server returns "1" at `predictions/0`'):
         champion_on(tmp_path / "b", "binary", monkeypatch, label)
 
 
@@ -357,7 +357,7 @@ def test_every_row_may_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))
     fewer = replace(evaluation, requests=sha256(path.read_bytes()).hexdigest())
-    assert "`Rows.requests` are of every row" in reason(tmp_path, fewer)
+    assert "`Rows.requests` needs one per row" in reason(tmp_path, fewer)
     path.write_bytes(b"".join(lines))
     monkeypatch.setattr(served, "FIRST", 10)
     monkeypatch.setattr(served, "DRAWN", 10)

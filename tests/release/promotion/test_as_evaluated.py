@@ -28,7 +28,7 @@ def test_a_first_version_that_answers_otherwise_is_refused(world: World) -> None
     edit(score(world), *RENAMED)
     found = result(propose(BACKEND, "tiny", world.run(0.8)).decision, "serving")
     assert found.verdict == "fail" and "of 200 predictions differ" in found.actual
-    assert 'the server answers "c", evaluated was "b"' in found.why
+    assert 'the server predicts "c", the evaluation "b"' in found.why
 
 
 @pytest.mark.attack("The champion's score.py is changed after its answers were compared")

@@ -107,7 +107,7 @@ def test_a_header_must_be_the_columns(tmp_path: Path):
             "missing-column",
             "missing: text; unexpected: when; in another order: column 1 is who, expected day; "
             "column 3 is day, expected who; "
-            "of another type: day (no timestamp: '31/1/26')",
+            "of another type: day (not of type timestamp: '31/1/26')",
         ),
     ],
 )

@@ -82,7 +82,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "list for a manifest": (lambda path: path.write_text("[1]"), "manifest.json", "cannot be read"),
     "missing shard": (Path.unlink, "__0_0.distcp", "__0_0.distcp is missing"),
     "missing state": (Path.unlink, "state.json", "state.json is missing"),
-    "never finished": (Path.unlink, "manifest.json", "it was never finished"),
+    "never finished": (Path.unlink, "manifest.json", "writing it was interrupted"),
     "older format": (older, "manifest.json", "it has the format 0, this code reads 1"),
 }
 

@@ -393,7 +393,7 @@ def test_values_come_back_as_they_were(dtype: Any, tmp_path: Path) -> None:
 def test_what_is_no_data_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="chunk 1 has the columns"):
         write_shards(tmp_path / "a", [{"x": np.zeros(2)}, {"y": np.zeros(2)}])
-    with pytest.raises(FileNotFoundError, match="was never finished"):
+    with pytest.raises(FileNotFoundError, match="writing it was interrupted"):
         Shards(tmp_path / "a")
     with pytest.raises(ValueError, match="at least 4"):
         Batches(Shards(folder), world(0, 2), batch=3, micro_batches=2)
