@@ -349,7 +349,7 @@ def _bind(
     arguments: dict[str, ast.expr] = {}
     names = iter(parameters)
     for argument in call.args:
-        # `*("a", b)` stands for its items.
+        # Expand `*("a", b)` to its items.
         items = [argument]
         if isinstance(argument, ast.Starred):
             stated = scope.locals.get(source.node_name(argument.value), []) if scope else []
