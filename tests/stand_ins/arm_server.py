@@ -102,7 +102,7 @@ def running(state: State, folder: Path) -> Iterator[tuple[str, Path]]:
         do_GET = do_POST = _answer
 
         def log_message(self, *args: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     certificate, key = certified(folder)
     secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -47,7 +47,7 @@ def running(tokens: Mapping[str, str]) -> Iterator[tuple[dict[str, str], list[st
             self.wfile.write(sent)
 
         def log_message(self, *args: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
