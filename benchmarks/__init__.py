@@ -1,1 +1,1 @@
-"""Speed and quality against a peer measured in the same run; never asserted as times in tests."""
+"""Benchmarks of speed and quality, each against a peer in the same run. Tests assert no times."""

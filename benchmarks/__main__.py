@@ -1,4 +1,4 @@
-"""`make bench ARGS="NAME --quick"`: run one benchmark and end with a line `ratio R`."""
+"""`make bench ARGS="NAME --quick"`: run a benchmark and print its result as `ratio R`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import importlib
 from importlib.util import find_spec
 
-# name → (module with `main(quick: bool) -> float`, what the ratio says). A module may have
-# `add_arguments`: options of its own, which `main` gets by their names.
+# Name → (module with `main(quick: bool) -> float`, meaning of the returned ratio). A module may
+# have `add_arguments`, which adds options; `main` gets their values as keyword arguments.
 BENCHMARKS = {
     "architecture": (
         "benchmarks.architecture",
@@ -118,8 +118,8 @@ BENCHMARKS = {
 
 
 def main() -> None:
-    """Parse, run, print the ratio; exit 2 with the names when there is no such benchmark."""
-    # A fork without the project that it measures is without that benchmark.
+    """Run the benchmark on the command line; exit with 2 if its name is unknown."""
+    # A fork may have removed the project, and the benchmark, that is measured.
     there = {name: entry for name, entry in BENCHMARKS.items() if find_spec(entry[0])}
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("name", nargs="?", choices=sorted(there), metavar="NAME")

@@ -1,13 +1,12 @@
-"""Architecture search against random search at equal cost, on a task whose best model is known.
+"""Compare architecture search with random search at equal cost, on tasks with a known optimum.
 
-A model reads its first N inputs, each through one of five operations with three weights, and adds
-them up: 19,530 architectures, and the operation of an input has an effect only if the input is
-read. A teacher of a random architecture makes the targets of each seed, with noise; so the best
-architecture is the teacher's, as far as a training finds its weights.
+A model sums its first N inputs, each after one of five operations with three weights. That makes
+19,530 architectures; the operation of an input matters only if the input is used. For each seed, a
+teacher with a random architecture generates noisy targets, so that its architecture is the best.
 
-Cost is the number of passes of the training rows through an operation. Each method has the same,
-for weight sharing the final training included. The winner has the lower test loss; the same
-architecture is a tie.
+Cost is the number of passes of the training rows through an operation. It is the same for each
+method; for weight sharing it includes the final training. The lower test loss wins; equal
+architectures are a tie.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "step": lambda z: torch.tanh(5 * z),
 }
 INPUTS, TRAIN, VALIDATION, TEST = 6, 128, 128, 2048
-STEPS, RATE = 60, 0.1  # of a training
-# The mean cost of so many random trials.
+STEPS, RATE = 60, 0.1  # steps and learning rate of a training
+# The mean cost of 60 random trials.
 BUDGET = 60 * STEPS * (INPUTS + 1) / 2
 
-Architecture = tuple[str, ...]  # the operations of the inputs that are read
+Architecture = tuple[str, ...]  # the operation of each input that is used
 
 
 @dataclass(frozen=True)
 class Task:
-    """Rows of inputs, their targets, and the teacher's architecture."""
+    """Inputs (rows, INPUTS), targets (rows,), and the teacher's architecture."""
 
     x: Tensor
     y: Tensor
@@ -50,7 +49,10 @@ class Task:
 
     @classmethod
     def make(cls, seed: int) -> Task:
-        """A teacher of 3 to 5 inputs whose targets have a variance of 1, a tenth of it noise."""
+        """Return the task of a random teacher with 3 to 5 inputs.
+
+        The targets have variance 1, of which a tenth is noise.
+        """
         draw = torch.Generator().manual_seed(seed)
         x = torch.randn(TRAIN + VALIDATION + TEST, INPUTS, generator=draw)
         count = int(torch.randint(3, 6, (), generator=draw))
@@ -67,7 +69,7 @@ class Task:
 
 
 def trained(tasks: list[Task], architectures: list[Architecture]) -> list[tuple[float, float]]:
-    """The validation and test loss of each architecture, trained from the start on its task."""
+    """Train each architecture on its task; return its validation and test loss."""
     x, y = torch.stack([task.x for task in tasks]), torch.stack([task.y for task in tasks])
     names = list(OPERATIONS)
     gates = torch.zeros(len(tasks), INPUTS, len(names))
@@ -110,7 +112,7 @@ EVOLUTION = replace(RANDOM, hints=Hints(sampler="evolution", conditions=CONDITIO
 
 
 def swept(plan: SweepPlan, tasks: list[Task]) -> list[Architecture]:
-    """The architecture with the lowest validation loss that a sweep of each task finds."""
+    """Run a sweep on each task; return the architectures with the lowest validation loss."""
     samplers = [sampler_for(plan, seed) for seed in range(len(tasks))]
     best: list[tuple[float, Architecture]] = [(float("inf"), ())] * len(tasks)
     left = [BUDGET] * len(tasks)
@@ -121,7 +123,7 @@ def swept(plan: SweepPlan, tasks: list[Task]) -> list[Architecture]:
                 reads = int(str(sample.values["inputs"]))
                 names = tuple(str(sample.values[f"input_{n + 1}"]) for n in range(reads))
                 left[seed] -= STEPS * reads
-                # A trial that the budget does not pay for does not count.
+                # Ignore a trial that exceeds the budget.
                 if left[seed] >= 0:
                     samples[seed] = (sample.number, names)
         if not samples:
@@ -134,7 +136,7 @@ def swept(plan: SweepPlan, tasks: list[Task]) -> list[Architecture]:
 
 
 class Operation(nn.Module):  # type: ignore[misc]
-    """One operation on one input, with its weights."""
+    """An operation on an input, with its weights."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -147,7 +149,7 @@ class Operation(nn.Module):  # type: ignore[misc]
 
 
 class First(nn.Module):  # type: ignore[misc]
-    """The sum of the first outputs."""
+    """The sum of the first outputs, for a learned number of them."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -159,7 +161,7 @@ class First(nn.Module):  # type: ignore[misc]
 
 
 class Shared(nn.Module):  # type: ignore[misc]
-    """All architectures at once."""
+    """A model with shared weights that contains all architectures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,13 +178,16 @@ class Shared(nn.Module):  # type: ignore[misc]
 
 
 def shared(task: Task, seed: int) -> Architecture:
-    """The architecture that weight sharing chooses; the first fifth only trains the weights."""
+    """Return the architecture that weight sharing selects.
+
+    The first fifth of the budget trains only the weights, not the choices.
+    """
     torch.manual_seed(seed)
     model = Shared()
     one_pass = INPUTS * len(OPERATIONS)
     weights = torch.optim.Adam(shared_weights(model), RATE / 2)
     choices = torch.optim.Adam(choice_logits(model), RATE, betas=(0.5, 0.999))
-    total = left = BUDGET - STEPS * INPUTS  # the final training at most
+    total = left = BUDGET - STEPS * INPUTS  # reserve the largest possible final training
 
     def loss(start: int, count: int) -> Tensor:
         rows = slice(start, start + count)
@@ -200,7 +205,7 @@ def shared(task: Task, seed: int) -> Architecture:
 
 
 def main(quick: bool) -> float:
-    """Print the wins; the ratio is evolution's share of them (goal: at least 0.5)."""
+    """Print the wins of each method; return evolution's share of them (goal: at least 0.5)."""
     torch.set_num_threads(1)
     seeds = range(5 if quick else 20)
     tasks = [Task.make(seed) for seed in seeds]

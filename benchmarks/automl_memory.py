@@ -1,8 +1,8 @@
-"""The memory of one trial of AutoML on a table of a million rows, over what its imports take.
+"""Measure the memory of an AutoML trial on a million rows, beyond the memory of its imports.
 
-A file of 14 numbers and 5 categories (one of 10,000 values) is generated and fitted by LightGBM's
-first settings of the portfolio in a process of its own. Its peak is compared with the table as
-single precision and codes of categories: 4 bytes a number, 1 or 2 a category.
+A process fits a generated table with 14 numbers and 5 categories (one of 10,000 values) by the
+first LightGBM settings of the portfolio. Its peak is compared with the size of the table in single
+precision and category codes: 4 bytes per number, 1 or 2 per category.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ml.backends.local.automl_sweep import MEMORY
 
 ROWS, QUICK_ROWS, NUMBERS = 1_000_000, 200_000, 14
 CATEGORIES = (3, 10, 40, 200, 10_000)
-# The peak that the imports alone reach, with a fit of a few rows, then that of the trial.
+# Print the peak after the imports and a fit of a few rows, then the peak of the trial.
 PROGRAM = """
 import json, sys, os
 from contextlib import contextmanager
@@ -81,7 +81,7 @@ def main(quick: bool) -> float:
 
 
 def _table(folder: Path, rows: int) -> Path:
-    """An MLTable, written a part at a time."""
+    """Write an MLTable of generated rows in parts; return its folder."""
     folder.mkdir()
     draw = np.random.default_rng(0)
     names = [f"n{index}" for index in range(NUMBERS)] + [f"c{size}" for size in CATEGORIES]

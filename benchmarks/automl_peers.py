@@ -1,4 +1,4 @@
-"""One peer of AutoML on one table, in the peers' environment: fit, answer the test, time it.
+"""Run a peer of AutoML on a table, in the peers' environment: fit, predict the test, measure.
 
     .venv/peers/bin/python benchmarks/automl_peers.py NAME FOLDER SECONDS CORES OUT
 
@@ -25,9 +25,7 @@ Predict = Callable[[pd.DataFrame], Any]
 def optuna_lightgbm(
     rows: pd.DataFrame, labels: Any, classes: int, seconds: float, cores: int, folder: Path
 ) -> Predict:
-    """A loop as a person writes it: a fifth of the rows judges, TPE samples, early stopping, and
-    the best settings are fitted once more on all rows.
-    """
+    """Fit LightGBM by a simple loop: TPE, early stopping on a fifth of the rows, a final refit."""
     import lightgbm
     import optuna
     from sklearn.metrics import roc_auc_score
@@ -75,7 +73,7 @@ def optuna_lightgbm(
         )
 
     def is_enough(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
-        # The last fit is on all rows, and takes about as long as a trial.
+        # Reserve time for the final fit on all rows, which takes about as long as a trial.
         if time.monotonic() - began + 1.5 * float(np.mean(took)) > seconds:
             study.stop()
 
@@ -92,7 +90,7 @@ def optuna_lightgbm(
 def flaml(
     rows: pd.DataFrame, labels: Any, classes: int, seconds: float, cores: int, folder: Path
 ) -> Predict:
-    """FLAML with its own choice of learners, refitted at the end within the budget."""
+    """Fit FLAML with its default learners; its final refit is within the time budget."""
     from flaml import AutoML
 
     search = AutoML()
@@ -119,7 +117,7 @@ def autogluon(
     folder: Path,
     preset: str = "medium_quality",
 ) -> Predict:
-    """AutoGluon's tabular predictor, `medium` unless another preset is named."""
+    """Fit AutoGluon's tabular predictor with a preset."""
     from autogluon.tabular import TabularPredictor
 
     predictor = TabularPredictor(
@@ -142,7 +140,7 @@ def autogluon(
 def autogluon_best(
     rows: pd.DataFrame, labels: Any, classes: int, seconds: float, cores: int, folder: Path
 ) -> Predict:
-    """AutoGluon's `best_quality`."""
+    """Fit AutoGluon's tabular predictor with the preset `best_quality`."""
     return autogluon(rows, labels, classes, seconds, cores, folder, "best_quality")
 
 
@@ -155,7 +153,7 @@ PEERS = {
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fit, answer, and write `answers.npy` and `times.json` into OUT."""
+    """Fit, predict the test, and write `answers.npy` and `times.json` to OUT."""
     name, source, seconds, cores, out = arguments
     folder_of = Path(source)
     about = json.loads((folder_of / "about.json").read_text())
@@ -174,7 +172,7 @@ def main(arguments: Sequence[str]) -> None:
         began = time.perf_counter()
         predict = PEERS[name](train, labels, len(classes), float(seconds), int(cores), Path(folder))
         fitting = time.perf_counter() - began
-        answers = np.asarray(predict(test), dtype=np.float64)  # once before it is timed
+        answers = np.asarray(predict(test), dtype=np.float64)  # warm-up
         batch, row = _median(predict, [test] * 3), _median(predict, _single(test, 20))
     np.save(f"{out}/answers.npy", answers[:, 1] if answers.ndim == 2 == len(classes) else answers)
     times = {"fit": fitting, "predict": batch, "row": row}

@@ -1,7 +1,7 @@
-"""Submit to running on Azure: `ml run --on azure` beside a bare MLClient, on the stand-in.
+"""Compare the time from submit to running of `ml run --on azure` and of MLClient (stand-in).
 
-Both submit new jobs of the same spec in this process, with a client that has submitted before, and
-end when the job runs. Neither counts importing azure-ai-ml.
+Both submit new jobs of the same spec in this process, after a warm-up, and stop when the job runs.
+The import of azure-ai-ml does not count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POLL_S = 0.02
 
 
 class _Running(BaseException):
-    """Raised by the watcher, as Ctrl-C would end the following."""
+    """Raised once the job runs, to stop following it as Ctrl-C does."""
 
 
 def _wait_until_running(client: object, name: str) -> None:
@@ -49,7 +49,7 @@ def _seconds(submit: Callable[[int], None], numbers: count[int]) -> float:
 
 
 def main(quick: bool) -> float:
-    """Print both medians; the ratio is ours over the bare client's."""
+    """Print both medians; return ours divided by the client's."""
     from tests.stand_ins.azure.running import register_environment, running
 
     pairs = 3 if quick else 15
@@ -89,11 +89,11 @@ def main(quick: bool) -> float:
             numbers = count(1)
             times: dict[Callable[[int], None], list[float]] = {ours: [], bare: []}
             for submit in (ours, bare):
-                submit(next(numbers))  # a first time counts for neither
+                submit(next(numbers))  # warm-up
             for number in range(pairs):
                 for submit in (ours, bare) if number % 2 else (bare, ours):
                     times[submit].append(_seconds(submit, numbers))
-                    time.sleep(1.5)  # the job before has ended
+                    time.sleep(1.5)  # wait until the previous job has ended
     mine, theirs = (statistics.median(times[submit]) for submit in (ours, bare))
     print(f"ml run --on azure  {mine:.3f} s")
     print(f"bare MLClient      {theirs:.3f} s")

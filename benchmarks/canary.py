@@ -1,11 +1,10 @@
-"""Canaries: how often a healthy green is refused, and how often and how soon a bad one is.
+"""Measure how often canaries reject healthy deployments, and how often and how soon bad ones.
 
-Simulated canaries draw the figures that a router would record, at the pace of callers or of the
-replay, and go through the very functions that cut them into stretches of time and decide. Two
-thirds of the servers are the slower the less often they are asked; of a third each process loses
-its core for a moment, once a minute on average. Real canaries are three inference servers behind a
-router, with replayed requests. The ratio is the upper end of the 95 % interval of the simulated
-false-alarm rate over the level that is stated.
+Simulated canaries draw the statistics that a router would record, and pass them to the functions
+that decide in real canaries. Two thirds of the servers get slower with fewer requests; processes of
+a third lose their core for a moment, once a minute on average. Real canaries have three inference
+servers behind a router, with replayed requests. The ratio is the upper end of the 95 % interval of
+the simulated false-alarm rate divided by the stated level.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from scipy.stats import beta
 from benchmarks.simulated_canary import STRATEGY, Simulated, healthy, moved, simulate, spoilt
 
 HEALTHY, BAD, REAL = 10_000, 400, 200
-CHUNK = 50  # simulated in one go by one of as many processes as there are cores
+CHUNK = 50  # canaries per task of a process pool
 PAIRS_OF_SERVERS = 10
 CONSTANT = "a constant prediction"
 MEANS = ("requests", "seconds")
@@ -55,7 +54,7 @@ def main(quick: bool) -> float:
 
 
 def _report(name: str, found: list[tuple[Simulated, float]]) -> None:
-    """How many of one kind of bad green were refused, and how soon."""
+    """Print how many canaries with one kind of defect were rolled back, and how soon."""
     caught = [run for run, _ in found if not run.passed]
     missed = [share for run, share in found if run.passed]
     middle = [f"{np.median([getattr(run, what) for run in caught] or [0]):.0f}" for what in MEANS]
@@ -75,7 +74,7 @@ def _report(name: str, found: list[tuple[Simulated, float]]) -> None:
 
 
 def healthy_ones(chunk: int) -> list[Simulated]:
-    """CHUNK canaries of greens that are what blue is."""
+    """Simulate CHUNK canaries in which green behaves like blue."""
     draw, found = np.random.default_rng([20, chunk]), []
     for _ in range(CHUNK):
         kind = healthy(draw)
@@ -84,7 +83,7 @@ def healthy_ones(chunk: int) -> list[Simulated]:
 
 
 def bad_ones(name: str, chunk: int) -> list[tuple[Simulated, float]]:
-    """CHUNK canaries of greens that are bad in that way, and what share of answers that moves."""
+    """Simulate CHUNK canaries of greens with a defect of `bad`; add the result of `moved`."""
     draw, found = np.random.default_rng([21, list(bad()).index(name), chunk]), []
     for _ in range(CHUNK):
         blue = replace(healthy(draw), errors=0.0)
@@ -94,7 +93,7 @@ def bad_ones(name: str, chunk: int) -> list[tuple[Simulated, float]]:
 
 
 def bad() -> Mapping[str, Mapping[str, object]]:
-    """What is changed in a healthy one."""
+    """Return each defect → the fields of a healthy `Kind` that it changes."""
     return {
         "errors 2 %": {"errors": 0.02},
         "errors 10 %": {"errors": 0.10},
@@ -107,7 +106,7 @@ def bad() -> Mapping[str, Mapping[str, object]]:
 
 
 def real(count: int) -> None:
-    """Healthy greens on real servers, each canary from its first step to its last."""
+    """Run complete canaries of healthy greens on real servers, and print their verdicts."""
     from tests.release.canary.greens import STRATEGY as EVERY
     from tests.release.canary.greens import pair
 
@@ -135,6 +134,6 @@ def real(count: int) -> None:
 
 
 def interval(events: int, trials: int) -> tuple[float, float]:
-    """Clopper and Pearson's 95 % interval of a share."""
+    """Return the 95 % Clopper-Pearson interval of a share."""
     low = float(beta.ppf(0.025, events, trials - events + 1)) if events else 0.0
     return low, float(beta.ppf(0.975, events + 1, trials - events)) if events < trials else 1.0

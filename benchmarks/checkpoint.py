@@ -1,8 +1,8 @@
-"""How long a checkpoint of 403 MB keeps a training from going on, and what it costs an epoch.
+"""Measure how long a checkpoint of 403 MB blocks a training, and how much it slows an epoch.
 
-The same training (33.6 million weights, AdamW) with torch.save, with DCP's async_save and its
-default stager, with ours, and with none. Blocked is the time inside calls of the checkpoint; the
-cost of an epoch also has what the threads behind them take from the training.
+The same training (33.6 million weights, AdamW) runs with torch.save, with DCP's async_save and its
+default stager, with our checkpoints, and without any. Blocked time is the time in calls of the
+checkpoint; the epoch's time also includes the effect of background threads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Save = Callable[[int], None]
 
 
 class Training:
-    """Steps of a wide network on random rows."""
+    """The training of a wide network on random rows."""
 
     def __init__(self, world: World) -> None:
         layers: list[nn.Module] = []
@@ -44,18 +44,18 @@ class Training:
         self.step()
 
     def step(self) -> None:
-        """Forward, backward and the optimiser's step."""
+        """Run a forward and a backward pass and an optimiser step."""
         with self.updates.micro_batch(last=True):
             self.updates.backward(self.model(self.rows).square().sum(), ROWS)
         self.updates.step()
 
     def megabytes(self) -> float:
-        """What a checkpoint of it holds."""
+        """Return the size of a checkpoint in MB."""
         states = [tensor for state in self.optimiser.state.values() for tensor in state.values()]
         return float(sum(tensor.nbytes for tensor in [*self.model.parameters(), *states])) / 1e6
 
     def epoch(self, steps: int, save: Save | None) -> tuple[float, float]:
-        """Seconds of an epoch of `steps` with a checkpoint in its middle, and those blocked."""
+        """Return the seconds of an epoch with a checkpoint in its middle, and those blocked."""
         blocked = 0.0
         began = time.perf_counter()
         for number in range(steps):
@@ -68,7 +68,7 @@ class Training:
 
 
 def by_torch(training: Training, folder: Path) -> Save:
-    """torch.save to a temporary file, and a rename."""
+    """Return a function that saves with torch.save to a temporary file and renames it."""
 
     def save(number: int) -> None:
         state = {name: part.state_dict() for name, part in training.state.items()}
@@ -79,7 +79,7 @@ def by_torch(training: Training, folder: Path) -> Save:
 
 
 class ByDcp:
-    """DCP's async_save with its default stager, kept from one checkpoint to the next."""
+    """Checkpoints by DCP's async_save, with one default stager for all checkpoints."""
 
     def __init__(self, training: Training, folder: Path) -> None:
         self._training, self._folder = training, folder
@@ -87,20 +87,20 @@ class ByDcp:
         self._upload: Future[Any] | None = None
 
     def save(self, number: int) -> None:
-        """As its documentation has it: wait for the last one, then begin the next."""
+        """Wait for the last checkpoint, then start the next, as PyTorch's documentation does."""
         self.finish()
         state = {name: part.state_dict() for name, part in self._training.state.items()}
         self._upload = dcp.async_save(state, checkpoint_id=self._folder, async_stager=self._stager)
 
     def finish(self) -> None:
-        """Wait until it is written."""
+        """Wait until the last checkpoint is written."""
         if self._upload is not None:
             self._upload.result()
             self._upload = None
 
 
 def main(quick: bool) -> float:
-    """Print the medians; the ratio is torch.save's blocked time over ours (goal: at least 60)."""
+    """Print the medians; return torch.save's blocked time divided by ours (goal: at least 60)."""
     warnings.simplefilter("ignore")
     steps, rounds = (12, 2) if quick else (30, 3)
     rows: dict[str, list[tuple[float, float]]] = {}
@@ -123,7 +123,7 @@ def main(quick: bool) -> float:
             for turn in range(rounds + 1):
                 for name, way in ways.items():
                     before = ours.blocked_s
-                    # The first fills buffers and caches.
+                    # The first epoch is a warm-up.
                     seconds, blocked = training.epoch(steps if turn else 2, way)
                     if name == "ours":
                         blocked = ours.blocked_s - before

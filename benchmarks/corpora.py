@@ -1,13 +1,12 @@
-"""Preparing a corpus of filings by columns and by a row loop, and streaming it from a slow disk.
+"""Prepare a corpus of filings by columns and by a row loop, and stream it from a slow disk.
 
-Both loops read the same file under the same schema, and write the same bytes. They are timed by the
-CPU seconds of the process, since other programs may have the cores; two processes by the clock and
-by the CPU seconds of the slower one, which is what idle cores would take.
+Both methods read the same file with the same schema, and write the same bytes. They are compared by
+CPU seconds, since other programs may use the cores. Two processes are measured by elapsed seconds
+and by the CPU seconds of the slower one, which idle cores would take.
 
-The slow disk is a `Shards` whose files are brought at a fixed rate, after a delay, when they are
-first opened: so does a mount that keeps whole files in a cache (blobfuse). A step of the training
-sleeps, as a program that waits for a GPU does. How the kernel reads a mapped file of a network file
-system page by page is not in it.
+The slow disk is a `Shards` that loads a file at a fixed rate, after a delay, when it is first
+opened, as a mount with a file cache (blobfuse) does. A training step sleeps, like a program that
+waits for a GPU. Page-wise reads of files mapped from a network file system are not simulated.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from ml.toolkit.torch.distributed import World
 from ml.toolkit.torch.loading import Batches, Shards, write_shards
 
 ROWS, SHARDS, BATCH = 4096, 32, 1024
-# Bytes of a second, and seconds of a file before its first byte.
+# Bytes per second of the slow disk, and seconds before the first byte of a file.
 RATE, DELAY_S = 5e6, 0.02
 
 
 def row_loop(data: Path, folder: Path) -> None:
-    """Prepare a corpus text by text, and cut each text once."""
+    """Prepare a corpus text by text, tokenising each text once."""
     corpus = read(data)
     parts = {
         part: [
@@ -76,7 +75,7 @@ def _timed(clock: Callable[[], float], action: Callable[[], Any]) -> float:
 
 
 def _process(files: list[Path], folder: Path, start: Any, seconds: Any) -> None:
-    """Tokenise files; the first one also before the start, for what a process imports once."""
+    """Tokenise files in a process and report its CPU seconds; the first file is also a warm-up."""
     tokenise(files[0], folder)
     start.wait()
 
@@ -88,7 +87,7 @@ def _process(files: list[Path], folder: Path, start: Any, seconds: Any) -> None:
 
 
 def _processes(count: int, files: list[Path], folder: Path) -> NDArray[np.float64]:
-    """Seconds of so many processes for all files: by the clock, and of CPU in the slowest one."""
+    """Return (elapsed seconds, CPU seconds of the slowest process) of `count` processes."""
     context = get_context("spawn")
     start, answers = context.Barrier(count + 1), context.Queue()
     processes = [
@@ -107,7 +106,7 @@ def _processes(count: int, files: list[Path], folder: Path) -> NDArray[np.float6
 
 
 def preparation(quick: bool, folder: Path) -> float:
-    """Print the times; the row loop's CPU over that of columns."""
+    """Print the times; return the row loop's CPU time divided by that of columns."""
     companies, rounds = (800, 3) if quick else (3200, 5)
     generated = filings.generate(1, companies)
     single, several = folder / "one", folder / "several"
@@ -144,7 +143,7 @@ def preparation(quick: bool, folder: Path) -> float:
 
 
 class Throttled(Shards):
-    """Shards on a disk that brings a file, as a whole, at a fixed rate; one file at a time."""
+    """Shards on a simulated disk that loads whole files at a fixed rate, one at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._brought: set[tuple[str, int]] = set()
@@ -152,7 +151,7 @@ class Throttled(Shards):
         super().__init__(folder)
 
     def digest(self) -> str:
-        """Bring nothing for it."""
+        """Return "", so that no file is loaded for the digest."""
         return ""
 
     def _map(self, column: str, number: int, load: Any = None) -> Any:
@@ -165,7 +164,10 @@ class Throttled(Shards):
 
 
 def streaming(quick: bool, folder: Path) -> float:
-    """Print the shares of time in which a training waits; without over with read-ahead."""
+    """Print the share of time that a training waits for data, by way of reading.
+
+    Returns the share without prefetching divided by the share with read-ahead.
+    """
     count = SHARDS if quick else 2 * SHARDS
     row = np.arange(ROWS * count, dtype=np.uint16)[:, None].repeat(48, 1)
     write_shards(folder, ({"target": part} for part in np.split(row, count)))
@@ -178,7 +180,7 @@ def streaming(quick: bool, folder: Path) -> float:
         "12 shards read ahead": {"read_ahead": 12},
     }
     waited: dict[str, float] = {}
-    # How long the disk takes for the data of a step, over the time of the step.
+    # Time to load the data of a step, divided by the time of the step.
     for load in (0.5, 1.5):
         step_s = disk_s * BATCH / ROWS / load
         print(f"the disk takes {load} of a step; {max(0.0, 1 - 1 / load):.0%} is the least to wait")
@@ -195,7 +197,7 @@ def streaming(quick: bool, folder: Path) -> float:
 
 
 def main(quick: bool) -> float:
-    """Print both; the ratio is the row loop's CPU over that of columns (goal: at least 4)."""
+    """Print both results; return the ratio of `preparation` (goal: at least 4)."""
     with tempfile.TemporaryDirectory() as temporary:
         ratio = preparation(quick, Path(temporary))
         less = streaming(quick, Path(temporary) / "shards")

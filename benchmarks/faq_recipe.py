@@ -1,8 +1,8 @@
-"""Ours against the reference recipe: the same questions, splits, pairs and threads.
+"""Compare FAQ matching with a reference recipe on the same questions, splits, pairs and threads.
 
-On our own FAQ, and on banking77 (PolyAI-LDN/task-specific-datasets, CC BY 4.0; its own test
-questions are the held-out ones) when ../shared/data/banking77 is there. Nothing was chosen on a
-test split.
+The data sets are our own FAQ and, if ../shared/data/banking77 exists, banking77
+(PolyAI-LDN/task-specific-datasets, CC BY 4.0) with its test questions as the holdout. No setting
+was chosen on a test split.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUICK_SHARE = 4
 
 @dataclass(frozen=True)
 class Side:
-    """One contestant: its name, seconds of features and of fitting, ranks by split."""
+    """One contestant: name, seconds for features and for fitting, ranks of the answers by split."""
 
     name: str
     feature_seconds: float
@@ -44,12 +44,12 @@ class Side:
 
     @property
     def seconds(self) -> float:
-        """Features and fitting together."""
+        """Return the seconds for features and fitting."""
         return self.feature_seconds + self.fit_seconds
 
 
 def main(quick: bool) -> float:
-    """Print the comparison; the worst ratio of the errors at rank 1 on held-out paraphrases."""
+    """Print the comparison; return the worst ratio of our errors at rank 1 to the reference's."""
     found = [compare("our FAQ", read(OURS, DEFAULT_SCHEMA))]
     if BANKING.is_dir():
         banking = read(BANKING, SCHEMAS / "banking77.schema.yml")
@@ -62,7 +62,7 @@ def main(quick: bool) -> float:
 
 
 def compare(name: str, faq: Faq) -> float:
-    """Train both, print the table of one data set; the ratio of the errors at rank 1."""
+    """Train both on a data set and print a table; return the ratio of the errors at rank 1."""
     parts = split(faq)
     rows = parts.rows(TRAIN)
     entry = entries_of(faq, rows)

@@ -1,7 +1,8 @@
-"""The point-in-time join beside joins by event time: polars' `join_asof` and DuckDB's ASOF.
+"""Compare the point-in-time join with joins by event time in polars, DuckDB and Feast.
 
-Beside them Feast's `get_historical_features`, in an environment of its own. It also joins four
-times the memory limit, and looks features up in SQLite beside a writer.
+These are polars' `join_asof`, DuckDB's ASOF and, in its own environment, Feast's
+`get_historical_features`. The benchmark also joins tables four times as large as the memory limit,
+and measures lookups in SQLite while another process writes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ _TIME = pl.Datetime("us", "UTC")
 
 
 def _tables(rows: int, labels: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Events of 90 days; 5 % arrive late, two days on average, the others five minutes."""
+    """Return labels and feature rows of 90 days.
+
+    5 % of the rows arrive two days late on average, the others five minutes.
+    """
     draw = np.random.default_rng(0)
     event = _START + draw.integers(0, 90 * _DAY, rows)
     late = draw.random(rows) < 0.05
@@ -96,7 +100,10 @@ def _by_duckdb(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_feast(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame | None:
-    """Print the seconds of one join, without its start and the reading of the labels."""
+    """Join by Feast and print the seconds, without its start and the reading of the labels.
+
+    Returns None if Feast's environment is missing.
+    """
     with TemporaryDirectory() as folder:
         labels.with_row_index("number").write_parquet(f"{folder}/labels.parquet")
         rows.write_parquet(f"{folder}/rows.parquet")
@@ -111,7 +118,7 @@ def _by_feast(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame | None:
 
 
 def _join_in_parts(labels: pl.DataFrame, rows: pl.DataFrame) -> None:
-    """Join within a quarter of the table's size and print the seconds."""
+    """Join with a memory limit of a quarter of the table's size, and print the seconds."""
     memory = int(rows.estimated_size()) // 4
     with TemporaryDirectory() as folder:
         path = Path(folder, "rows.parquet")
@@ -133,7 +140,7 @@ def _join_in_parts(labels: pl.DataFrame, rows: pl.DataFrame) -> None:
 
 
 def _write(feature_set: FeatureSet, path: Path, event: int, values: str) -> None:
-    """Put all entities again and again, each time a millisecond later."""
+    """Write all entities repeatedly, each time with a timestamp a millisecond later."""
     writer = SqliteStore(feature_set, path)
     while True:
         event += 10**6
@@ -141,10 +148,10 @@ def _write(feature_set: FeatureSet, path: Path, event: int, values: str) -> None
 
 
 def _look_up(lookups: int) -> None:
-    """Print the p99 of looking 20 features up while another process writes.
+    """Print the p99 of the time to look up 20 features while another process writes.
 
-    Where more processes want to run than there are cores, a lookup waits for its turn: the p99 of
-    those without such an involuntary context switch is of the lookup alone.
+    Also prints the p99 of lookups without an involuntary context switch, which excludes the time
+    that a lookup waits for a core.
     """
     features = {f"f{number}": "double" for number in range(20)}
     feature_set = FeatureSet(
@@ -178,7 +185,7 @@ def _look_up(lookups: int) -> None:
         process.start()
         reader = SqliteStore(feature_set, path)
         while look_up(feature_set, reader, {"entity": 0}).event == first:
-            pass  # until the writer writes
+            pass  # wait for the first write
         wall, cpu, switches = [], [], [_switches()]
         for number in draw.integers(0, _ENTITIES, lookups).tolist():
             start, worked = time.perf_counter(), time.thread_time()
@@ -200,7 +207,7 @@ def _switches() -> int:
 
 
 def main(quick: bool) -> float:
-    """Print the medians in seconds and the labels that differ; the ratio is ours over polars'."""
+    """Print the median seconds and the number of differing labels; return ours over polars'."""
     rows, labels = (500_000, 20_000) if quick else (5_000_000, 200_000)
     row_table, label_table = _tables(rows, labels)
     joins = {

@@ -1,9 +1,9 @@
-"""Feast's `get_historical_features` on the tables of the benchmark, in Feast's environment.
+"""Run Feast's `get_historical_features` on the benchmark's tables, in Feast's environment.
 
     .venv/feast/bin/python benchmarks/features_feast.py FOLDER
 
-FOLDER has `labels.parquet` and `rows.parquet`; `joined.parquet` is written there and the seconds
-are printed. This file imports nothing of the repository.
+FOLDER has `labels.parquet` and `rows.parquet`. The script writes `joined.parquet` there and prints
+the seconds. It imports nothing of the repository.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from feast.types import Float64
 
 
 def main(folder: Path) -> None:
-    """Join by event time with a TTL of 7 days; of equal events the last written counts."""
+    """Join by event time with a TTL of 7 days; for equal event times, the last write wins."""
     names = [name for name in parquet.read_schema(folder / "rows.parquet").names if name[0] == "f"]
     config = RepoConfig(
         project="bench",

@@ -1,7 +1,7 @@
-"""One document in ONNX Runtime against the same model in eager PyTorch, a thread each.
+"""Compare the latency of a model in ONNX Runtime and in eager PyTorch, with one thread each.
 
-Both answer the same documents one by one, in turns; texts are encoded before. Printed are the
-median times, for a filing of the corpus and for one that is twenty times as long.
+Both predict the same encoded documents one by one, alternately. The benchmark prints the median
+times for a filing of the corpus and for one that is twenty times as long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGER = 20
 
 
 def main(quick: bool = False) -> float:
-    """The time in ONNX Runtime over that in PyTorch, of a filing of the corpus."""
+    """Return the time in ONNX Runtime divided by that in PyTorch, for a filing of the corpus."""
     torch.set_num_threads(1)
     filings = corpus.read(corpus.SCHEMA.parent / "filings").splits[corpus.TEST].documents
     vocabulary = Vocabulary.learn(filings)
@@ -62,7 +62,7 @@ def main(quick: bool = False) -> float:
 def _times(
     batches: Sequence[Batch], answer: Sequence[Callable[[Batch], object]], rounds: int
 ) -> list[float]:
-    """The median milliseconds of each, in turns, so that both meet the same load."""
+    """Return the median milliseconds of each function; they alternate to have the same load."""
     taken: list[list[float]] = [[] for _ in answer]
     for number in range(rounds + 5):
         batch = batches[number % len(batches)]

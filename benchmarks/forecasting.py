@@ -1,11 +1,10 @@
-"""A search of forecasters beside seasonal naive, AutoETS, AutoTheta, mlforecast and FLAML.
+"""Compare AutoML forecasting with seasonal naive, AutoETS, AutoTheta, mlforecast and FLAML.
 
-On the tables of `shared/data` that are there. From each outer origin all forecast the next horizon
-of the target alone; no search sees a later value. Ours, tuned mlforecast (AutoMLForecast with
-LightGBM) and FLAML, which is in an environment of its own, `.venv/peers`, fit for `--seconds` a
-table and origin, without their imports. The error is the MASE; the intervals resample series, or
-origins of a table of one series. It also times 1,000 series of 150 points beside statsforecast's
-cross-validation with the same models and origins.
+It uses the tables that exist in `shared/data`. At each outer origin, all forecast the next horizon
+from earlier values of the target only. Ours, mlforecast (AutoMLForecast with LightGBM) and FLAML
+(in `.venv/peers`) fit for `--seconds` per table and origin, without their imports. The error is the
+MASE; its intervals resample series, or origins if there is one series. It also compares the time
+for 1,000 series of 150 points with statsforecast's cross-validation of the same models.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from ml.sweeps.sources import choose, draw, stream_of
 
 DATA = Path(os.environ.get("BENCH_DATA", "../shared/data"))
 TABLES = ("bike", "oj_sales", "nyc_energy")
-# Outer origins of a table of one series, and of one of many.
+# Number of outer origins for a table of one series, and of many.
 OUTER_ONE, OUTER_MANY = 6, 2
 METRIC = "normalized_mean_absolute_error"
 PEERS_PYTHON = Path(__file__).parents[1] / ".venv/peers/bin/python"
-# AutoETS of six years of hours does not end in minutes: peers fit the last values alone.
+# Maximum values that peers fit, the latest ones: AutoETS takes too long for six years of hours.
 MOST_VALUES = 6_000
-# FLAML forecasts one series a fit, each in a second or more.
+# Maximum series for FLAML, which needs a fit of a second or more for each.
 MOST_FLAML = 10
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tables() -> Iterator[tuple[str, pd.DataFrame, int, int]]:
-    """Name, (unique_id, ds, y), horizon and season of each table that is there."""
+    """Yield name, rows (unique_id, ds, y), horizon and season of each table that exists."""
     file = DATA / "bike" / "bike-no.csv"
     if file.exists():
         rows = pd.read_csv(file)
@@ -86,7 +85,7 @@ def _job(horizon: int) -> dict[str, Any]:
 
 
 def _trials() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The families and settings of the portfolio, then random ones of the trees without end."""
+    """Yield (family, settings): those of the portfolio, then endless random ones of the trees."""
     turns = [
         (order, name, family.portfolio[order])
         for name, family in FAMILIES.items()
@@ -104,7 +103,10 @@ def _trials() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def ours(rows: pd.DataFrame, horizon: int, seconds: float) -> tuple[Values, str]:
-    """(series, horizon, 3) of the vote of a search, and what is in it."""
+    """Run our search; return its forecasts, and a text about the ensemble's members.
+
+    The forecasts are (series, horizon, 3): value, lower and upper end of the interval.
+    """
     settings, until = Settings.parse(_job(horizon)), time.monotonic() + seconds
     data = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), settings)
     problem = trial.ForecastProblem(settings, METRIC, 0, data, origins.origins(data, settings), [])
@@ -153,7 +155,7 @@ def _statsforecast(model: str) -> Callable[..., Values]:
 def _mlforecast(
     rows: pd.DataFrame, horizon: int, season: int, frequency: str, seconds: float
 ) -> Values:
-    """mlforecast's own search of lags, transforms and LightGBM's parameters."""
+    """Return the forecasts of AutoMLForecast, which tunes lags, transforms and LightGBM."""
     import optuna
     from mlforecast.auto import AutoLightGBM, AutoMLForecast
 
@@ -199,13 +201,13 @@ PEERS: dict[str, Callable[..., Values]] = {
 def _measure(
     rows: pd.DataFrame, horizon: int, season: int, outer: int, seconds: float
 ) -> dict[str, Values]:
-    """The scaled errors (origins, series) of each way at each outer origin, and our coverage."""
+    """Return each method's scaled errors (origins, series), and our intervals' coverage."""
     wide = rows.pivot_table(index="ds", columns="unique_id", values="y").sort_index()
     grid = panel.of_frame(
         rows.assign(ds=rows["ds"].astype(str)), Settings.parse(_job(horizon))
     ).grid
     wide = wide.reindex(grid)[sorted(wide.columns)]
-    # The peers take series without gaps, which end together.
+    # The peers need series without gaps that end at the same time.
     kept = wide.columns[
         wide.tail(horizon * (outer + 1)).notna().all() & wide.iloc[: 2 * season].notna().any()
     ]
@@ -238,7 +240,7 @@ def _measure(
 
 
 def _against(errors: Values, others: Values) -> str:
-    """The ratio of two mean errors (origins, series), and its 95 % interval over draws."""
+    """Return, as text, the ratio of two mean errors (origins, series) and its 95 % interval."""
     axis = 0 if errors.shape[1] > 1 else 1
     pairs = np.stack([errors.mean(axis=axis), others.mean(axis=axis)])
     draws = np.random.default_rng(0).integers(0, pairs.shape[1], (2_000, pairs.shape[1]))
@@ -248,7 +250,7 @@ def _against(errors: Values, others: Values) -> str:
 
 
 def _speed(series: int) -> float:
-    """The time of our two statistical families over that of statsforecast with the same models."""
+    """Return the time of two statistical families divided by statsforecast's for these models."""
     from statsforecast import StatsForecast, models
 
     draw, times = np.random.default_rng(0), pd.date_range("2020-01-01", periods=150)
@@ -285,7 +287,7 @@ def main(
     origins: int = OUTER_ONE,
     speed: int = 1_000,
 ) -> float:
-    """Our mean scaled error over that of the best peer, of the worst table."""
+    """Print the comparison; return our MASE over the best peer's, for the worst table."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     ratios, covered = [], []

@@ -1,9 +1,9 @@
-"""FLAML's forecast of each series, in the peers' environment.
+"""Forecast each series with FLAML, in the peers' environment.
 
     .venv/peers/bin/python benchmarks/forecasting_peers.py ROWS HORIZON SECONDS OUT
 
-ROWS and OUT are Parquet files with unique_id, ds and y; a series gets its share of the seconds.
-This file imports nothing of the repository.
+ROWS and OUT are Parquet files with unique_id, ds and y; the seconds are divided among the series.
+This script imports nothing of the repository.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flaml import AutoML
 
 
 def forecast(rows: pd.DataFrame, horizon: int, seconds: float) -> pd.DataFrame:
-    """FLAML forecasts one series a fit: its panels need PyTorch Forecasting."""
+    """Return the forecasts; fit each series separately, since panels need PyTorch Forecasting."""
     parts = []
     for name, series in rows.groupby("unique_id"):
         series = series.sort_values("ds").reset_index(drop=True)

@@ -1,9 +1,8 @@
-"""The micro-batch that fits into 16 GB of a GPU, by precision and activation checkpointing.
+"""Find the largest micro-batch for 16 GB, by precision and activation checkpointing.
 
-A BERT-base without its embeddings (12 layers of 768, 512 tokens a row, AdamW) takes whole steps of
-1, 2, 4 and more rows until half of 16 GB are taken, which the T4 of the dev stack has: from the
-memory of the last two follows how many fit. Steps of that size are taken, and their memory and time
-printed.
+BERT-base without embeddings (12 layers of 768, 512 tokens per row, AdamW) runs full steps of 1, 2,
+4 … rows until they need half of 16 GB, the memory of the dev stack's T4. The last two sizes are
+extrapolated to the largest micro-batch, whose memory and time are then measured and printed.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ WIDTH, HEADS, LAYERS, TOKENS, LIMIT = 768, 12, 12, 512, 16e9
 
 @dataclass(frozen=True)
 class Way:
-    """How a step is computed."""
+    """A combination of precision and activation checkpointing."""
 
     precision: Precision
-    recomputed: bool  # activation checkpointing: a layer's activations are computed again
+    recomputed: bool  # activation checkpointing
 
     def __str__(self) -> str:
         return self.precision + (" and activation checkpointing" if self.recomputed else "")
@@ -54,14 +53,14 @@ class Encoder(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """(rows, tokens, width) to the same."""
+        """(rows, tokens, width) → (rows, tokens, width)."""
         for layer in self.layers:
             rows = checkpoint(layer, rows, use_reentrant=False) if self.recomputed else layer(rows)
         return rows
 
 
 class Training:
-    """Steps of one micro-batch each."""
+    """A training whose steps have one micro-batch each."""
 
     def __init__(self, world: World, way: Way) -> None:
         self._world, self._model = world, world.wrap(Encoder(way.recomputed))
@@ -69,7 +68,7 @@ class Training:
         self._updates = Updates(world, self._model, optimiser, precision=way.precision, clip=1.0)
 
     def step(self, rows: int) -> None:
-        """Forward, backward and the optimiser's step; it ends when the GPU has ended it."""
+        """Run a forward and a backward pass and an optimiser step; wait for the GPU."""
         batch = torch.randn(rows, TOKENS, WIDTH, device=self._world.device)
         with self._updates.micro_batch(last=True):
             loss = self._model(batch).square().mean(dim=(1, 2)).sum()
@@ -78,14 +77,14 @@ class Training:
         torch.cuda.synchronize()
 
     def bytes(self, rows: int) -> int:
-        """The most memory that tensors take in steps of so many rows."""
+        """Return the peak memory of tensors, in bytes, in steps of `rows` rows."""
         torch.cuda.reset_peak_memory_stats()
         for _ in range(2):
             self.step(rows)
         return int(torch.cuda.max_memory_allocated())
 
     def largest(self) -> int:
-        """The most rows that fit: beyond half of the memory each takes as much as any other."""
+        """Return the maximum rows of a micro-batch, extrapolated linearly from half the memory."""
         rows, memory = 2, [self.bytes(1), self.bytes(2)]
         while memory[-1] < LIMIT / 2:
             rows *= 2
@@ -94,7 +93,7 @@ class Training:
         return rows + int((LIMIT - memory[-1]) / row)
 
     def rows_a_second(self, rows: int, steps: int) -> float:
-        """Of steps of so many rows."""
+        """Return the rows per second in steps of `rows` rows."""
         began = time.perf_counter()
         for _ in range(steps):
             self.step(rows)
@@ -102,7 +101,7 @@ class Training:
 
 
 def main(quick: bool) -> float:
-    """Print all; the ratio is bfloat16 with activation checkpointing over float32 (goal: 2.4)."""
+    """Print all results; return bfloat16 with checkpointing over float32 (goal: 2.4)."""
     if not torch.cuda.is_available():
         raise SystemExit(
             "error[no-gpu]: PyTorch finds no GPU here\n"

@@ -1,7 +1,8 @@
-"""What a preview costs over the programs that it runs, in CPU; memory; growth with clusters.
+"""Compare the CPU time and memory of `infra preview` with that of the Pulumi programs alone.
 
-The bare programs run one by one with the SDK as it is, against the stand-in engine and without
-policies; the CPU of this process, which answers them, is not counted for them, but for the preview.
+The bare programs run one by one with the unchanged SDK, against the stand-in engine and without
+policies. The CPU time of this process, which serves them, counts only for the preview. The
+benchmark also measures how the time grows with the number of clusters.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ STACKS = ("dev", "staging", "prod")
 
 @dataclass
 class Usage:
-    """CPU seconds of this process and of those that it started; the peak memory of the latter."""
+    """CPU seconds of this process and of its children, and the children's peak memory."""
 
     own: float = 0.0
     children: float = 0.0
@@ -66,7 +67,7 @@ def _of_children() -> float:
 
 
 def main(*, quick: bool) -> float:
-    """CPU of previewing three stacks over that of the three bare programs."""
+    """Return the CPU time of a preview of three stacks divided by that of the bare programs."""
     print(f"load {os.getloadavg()[0]:.1f} before")
     stacks = STACKS[:1] if quick else STACKS
     with _measured() as bare:
@@ -86,7 +87,7 @@ def main(*, quick: bool) -> float:
 
 
 def _checked(results: Sequence[Capture]) -> None:
-    """The rest of what a preview does to them."""
+    """Check types, estimate costs and render the report, as a preview does."""
     from infra.cost.estimate import estimate
     from infra.cost.prices import read
     from infra.preview.report import Report, rendered
@@ -104,7 +105,7 @@ def _checked(results: Sequence[Capture]) -> None:
 
 
 def _growth(counts: Sequence[int]) -> None:
-    """CPU a resource as clusters are added: level when growth is linear."""
+    """Print the CPU time per resource by number of clusters; it is constant for linear growth."""
     document = yaml.safe_load((ROOT / "infra" / "Pulumi.dev.yaml").read_text())
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

@@ -1,4 +1,4 @@
-"""A caller that costs little itself: raw sockets, keep-alive where the server allows it."""
+"""Send HTTP requests with little overhead: raw sockets, keep-alive if the server allows it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ HOST = "127.0.0.1"
 
 
 class Caller:
-    """One connection at a time; made again when the server closes it."""
+    """A client with one connection, which it reopens if the server closes it."""
 
     def __init__(self, port: int, body: bytes, spins: bool = False) -> None:
         self._port = port
-        self._spins = spins  # asks the socket until there is something, and never sleeps
+        self._spins = spins  # poll the socket in a busy loop instead of sleeping
         path = "/score"
         self._request = (
             f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
@@ -24,12 +24,12 @@ class Caller:
         self._socket: socket.socket | None = None
 
     def ask(self) -> tuple[int, bytes]:
-        """Status and body; raises OSError when there is no whole answer."""
+        """Send the request; return status and body. Raises OSError for an incomplete response."""
         if self._socket is None:
             self._socket = socket.create_connection((HOST, self._port), timeout=30)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._spins:
-                self._socket.setblocking(False)  # with a timeout Python sleeps in poll() first
+                self._socket.setblocking(False)  # with a timeout, Python would sleep in poll()
         try:
             self._socket.sendall(self._request)
             got = self._more()
@@ -49,7 +49,7 @@ class Caller:
         return int(got[9:12]), got[end + 4 :]
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -73,7 +73,7 @@ class Caller:
 def closed_loop(
     port: int, body: bytes, seconds: float, callers: int = 1, spins: bool = False
 ) -> float:
-    """Requests a second that so many callers get, each asking again as soon as it is answered."""
+    """Return the requests per second of callers that send the next request after each response."""
     counts = [0] * callers
     end = time.perf_counter() + seconds
 
@@ -101,7 +101,10 @@ def latencies(
     per_second: float | None = None,
     spins: bool = False,
 ) -> list[float]:
-    """Milliseconds of one caller's requests, sorted; at that rate, or one after another."""
+    """Return the sorted latencies of a caller's requests in milliseconds.
+
+    Requests are sent at the rate `per_second`, or one after another if it is None.
+    """
     caller, found = Caller(port, body, spins), []
     due = time.perf_counter()
     for _ in range(requests):
@@ -117,7 +120,7 @@ def latencies(
 
 
 class Crowd:
-    """Callers that go on until they are told to stop; every status and failure is counted."""
+    """Callers in threads that send requests until `stop`, and count every status and failure."""
 
     def __init__(self, port: int, body: bytes, callers: int) -> None:
         self.found: Counter[str] = Counter()
@@ -131,11 +134,11 @@ class Crowd:
 
     @property
     def answered(self) -> int:
-        """How many requests ended, well or not."""
+        """Return the number of completed requests, successful or not."""
         return sum(self.found.values())
 
     def stop(self) -> None:
-        """Wait for the last answers."""
+        """Stop the callers and wait for their last responses."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -152,5 +155,5 @@ class Crowd:
 
 
 def share(values: list[float], fraction: float) -> float:
-    """The value at that share of sorted values."""
+    """Return the quantile `fraction` of sorted values."""
     return values[min(int(len(values) * fraction), len(values) - 1)]

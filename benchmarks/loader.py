@@ -1,6 +1,7 @@
-"""Rows a second out of a table of 64 columns, for a training that shuffles: ours and DataLoader's.
+"""Compare the rows per second of shuffled batches: our loader and PyTorch's DataLoader.
 
-The peers read tensors in memory; ours reads memory-mapped shards from a page cache that is warm.
+The table has 64 columns. The peers read tensors in memory; ours reads memory-mapped shards from a
+warm page cache.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ COLUMNS, BATCH = 64, 4096
 
 
 class Gathered(TensorDataset):  # type: ignore[misc]
-    """What torch offers to those who know it: a whole batch by one gather."""
+    """A data set that returns a whole batch by one gather (`__getitems__`)."""
 
     def __getitems__(self, rows: list[int]) -> list[torch.Tensor]:
-        """The rows at once."""
+        """Return the rows of a batch."""
         return [tensor[rows] for tensor in self.tensors]
 
 
 def _rate(rows: int, epoch: Callable[[], Iterator[Any]]) -> float:
-    """Rows a second of one epoch, each batch touched once."""
+    """Return the rows per second of an epoch that reads each batch once."""
     began = time.perf_counter()
     total = 0.0
     for batch in epoch():
@@ -41,7 +42,7 @@ def _rate(rows: int, epoch: Callable[[], Iterator[Any]]) -> float:
 
 
 def main(quick: bool) -> float:
-    """Print the medians; the ratio is ours over a plain DataLoader (goal: at least 10)."""
+    """Print the medians; return ours divided by a plain DataLoader's (goal: at least 10)."""
     rows, rounds = (200_000, 3) if quick else (1_000_000, 5)
     features = np.random.default_rng(0).normal(size=(rows, COLUMNS)).astype(np.float32)
     number = np.arange(rows, dtype=np.float64)
@@ -82,7 +83,7 @@ def main(quick: bool) -> float:
         for turn in range(rounds + 1):
             for name, epoch in ways.items():
                 if turn > 1 and name == "DataLoader(TensorDataset)":
-                    continue  # one round of it takes longer than all others
+                    continue  # slow: one round takes longer than all others
                 rate = _rate(rows, epoch)
                 if turn:
                     rates.setdefault(name, []).append(rate)

@@ -1,7 +1,7 @@
-"""The modules that a command executes, and the YAML files of the repository that it opens.
+"""Count the modules that a command executes, and the YAML files of the repository it opens.
 
-A module counts when a function of it runs: a reader who follows the command has to open it. What
-other processes do (trials, servers, the program of a stack) does not count.
+A module counts if one of its functions runs, since a reader who follows the command has to open
+it. Other processes (trials, servers, a stack's program) do not count.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 
 from ml.core.imports import BIND, FRAMEWORK
 
-# The most modules and the most opens of YAML files, by command.
+# Command → maximum modules and maximum opens of YAML files.
 MOST = {
     "ml run": (70, 22),
     "ml release propose": (117, 28),
     "ml release apply": (82, 23),
-    "infra preview": (35, 7),  # fourteen are of the policy pack, one reads a fork's plug-ins
+    "infra preview": (35, 7),  # 14 are in the policy pack, one reads a fork's plug-ins
 }
-# Bodies of modules and classes, which run when they are imported, are no functions.
+# Do not count bodies of modules and classes, which run at import.
 _FOLLOWED = """\
 import inspect, json, os, sys, threading
 seen, opened = set(), []
@@ -83,7 +83,7 @@ def _done(command: Sequence[str], root: Path) -> None:
 
 
 def _counts(root: Path, words: str) -> tuple[int, int]:
-    """The modules and the opens of YAML files of a command, which has to succeed; prints both."""
+    """Run a command, which must succeed; print and return its modules and opens of YAML files."""
     program, *options = words.split()
     with tempfile.TemporaryDirectory() as folder:
         to = Path(folder) / "seen.json"

@@ -1,8 +1,8 @@
-"""`ml release propose` on a generated table of 30,000 rows and two classes, as it is typed.
+"""Measure `ml release propose` on a generated table of 30,000 rows and two classes.
 
-Beside it a plain bootstrap in numpy: the same metrics on the same draws of the same predictions,
-one draw at a time. A proposal measures both splits, each slice and a baseline, and the gate
-`verified-metrics` does it again; it also refits the model twice, and serves it.
+The peer is a plain bootstrap in NumPy: the same metrics on the same draws of the same predictions,
+one draw at a time. A proposal evaluates both splits, each slice and a baseline, which the gate
+`verified-metrics` repeats. It also refits the model twice and serves it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(quick: bool) -> float:
 
 
 def _typed(root: Path, home: Path, words: str) -> float:
-    """Seconds of an `ml` command, which has to succeed."""
+    """Run an `ml` command, which must succeed; return its seconds."""
     environment = {**os.environ, "MLOPS_HOME": str(home)}
     command = [str(root / ".venv/bin/ml"), *words.split()]
     began = time.perf_counter()
@@ -59,7 +59,7 @@ def _typed(root: Path, home: Path, words: str) -> float:
 
 
 def _plain(scored: ScoredRows) -> Values:
-    """(draws, metrics): every metric of a binary model on the rows of one draw after another."""
+    """Return all metrics of a binary model for each bootstrap draw, (draws, metrics)."""
     drawn = []
     for times in drawn_times(len(scored)):
         for counts in times:
@@ -70,7 +70,7 @@ def _plain(scored: ScoredRows) -> Values:
 
 
 def _value(metric: Metric, rows: ScoredRows, once: Draws) -> float:
-    """The metric of some rows, each of which counts once."""
+    """Return a metric of rows with equal weights."""
     if metric.of_all is not None:
         return float(metric.of_all(once)[0])
     assert metric.of_units is not None

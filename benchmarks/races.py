@@ -1,8 +1,8 @@
-"""Two pipelines at once, each proposing its model and applying: the better one ends as champion.
+"""Race two processes that each propose and apply a model; the better one must become champion.
 
-Real training runs, evaluations, models, gates, servers and canaries of the tests' tiny project, two
-processes a race, in a copy of one home where version 1 serves. The ratio is the share of the races
-at whose end the better model is declared, champion and the one that answers.
+The races use real runs, gates, servers and canaries of the tests' tiny project, in a copy of a home
+in which version 1 serves. The ratio is the share of races after which the better model is declared,
+is champion and serves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.local import LOG
 
 RACES = 50
 FIRST, WORSE, BETTER = 0.8, 0.87, 0.95
-LATER_S = 6.0  # about as long as a proposal takes
+LATER_S = 6.0  # maximum delay of the second process: about the time of a proposal
 
 
 def main(quick: bool) -> float:
@@ -46,7 +46,7 @@ def main(quick: bool) -> float:
             apply(LocalBackend(), "tiny", "local", "ana")
             endpoint.stop("tiny")
             for race in range(count):
-                # A path of its own: MLflow would go on reading the deleted database of the last.
+                # Use a new path: MLflow would continue to read the deleted database at the old one.
                 home = Path(folder) / f"home{race}"
                 shutil.copytree(first, home)
                 os.environ["MLOPS_HOME"] = str(home)
@@ -61,7 +61,7 @@ def main(quick: bool) -> float:
 
 
 def _race(names: list[str], draw: random.Random) -> bool:
-    """Whether the better model is declared, champion, the last that was applied, and answers."""
+    """Run a race; return whether the better model is declared, applied, champion and serves."""
     endpoint.ensure("tiny")
     backend = LocalBackend()
     spawn = multiprocessing.get_context("spawn")
@@ -85,6 +85,6 @@ def _race(names: list[str], draw: random.Random) -> bool:
 
 
 def promote(run: str) -> None:
-    """Proposes the model of `run` and applies, in a process of its own."""
+    """Propose the model of `run` and apply the release; runs in a process of its own."""
     propose(LocalBackend(), "tiny", run)
     apply(LocalBackend(), "tiny", "local", "ana")

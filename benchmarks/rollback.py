@@ -1,7 +1,7 @@
-"""`ml release rollback --approved-by`: from the command to the first answer of the version before.
+"""Measure `ml release rollback --approved-by` until the previous version's first response.
 
-The tests' tiny project: version 2 replaces version 1 in a canary, whose server is stopped. A caller
-asks all the while; no request may fail.
+In the tests' tiny project, version 2 replaces version 1 by a canary, and version 1's server stops.
+A caller sends requests all the time; none may fail.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _promote(run: str) -> None:
 
 
 def _roll_back() -> float:
-    """Seconds from the command to the first answer of version 1."""
+    """Return the seconds from the command to the first response of version 1."""
     began = time.perf_counter()
     rollback = subprocess.Popen(
         [ML, "release", "rollback", "tiny", "--approved-by", "ana"], stderr=subprocess.DEVNULL

@@ -1,7 +1,7 @@
-"""The traffic router against the inference server alone: time added, requests a second, rollouts.
+"""Measure the traffic router's overhead: added latency, requests per second, rollouts.
 
 The server is azureml-inference-server-http with one worker and a scoring script that echoes. The
-ratio is requests a second through the router over requests a second without it.
+ratio is the requests per second with the router divided by those without it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(quick: bool) -> float:
             endpoint.switch("echo", Live(started, made))
             router = endpoint.start_router("echo")
             added = []
-            for _ in range(ROUNDS):  # side by side, so that both have the machine as it is
+            for _ in range(ROUNDS):  # alternate, so that both have the same load on the machine
                 alone = latencies(started.port, BODY, requests, PER_SECOND)
                 through = latencies(router.port, BODY, requests, PER_SECOND)
                 added.append((share(through, 0.5) - share(alone, 0.5), alone, through))
@@ -60,7 +60,7 @@ def main(quick: bool) -> float:
 
 
 def rollouts(port: int, folder: Path, requests: int, count: int) -> None:
-    """That many requests by four callers while one version after another takes over."""
+    """Send requests by four callers during `count` rollouts; print how many fail."""
     from tests.backends.serving.servers import deployment
 
     crowd = Crowd(port, BODY, 4)

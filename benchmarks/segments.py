@@ -1,10 +1,10 @@
-"""What training in segments costs: in the metric, and in time.
+"""Measure the effect of training boosted trees in segments, with a checkpoint after each.
 
-The same table (generated: 20,000 rows, 30 columns), the same settings, with bagging and a share of
-the columns for each tree, whole and in segments, each with several seeds. Of the metric (log loss
-of other rows) there is the mean difference with its standard error, beside what the seed alone
-changes. The ratio is the processor time of LightGBM in segments of 100 over that of one segment,
-which is the library's own training; it depends on the data.
+The same generated table (20,000 rows, 30 columns) and settings, with row and column sampling, are
+trained as a whole and in segments, with several seeds. The benchmark prints the mean difference in
+log loss on other rows with its standard error, and the effect of the seed alone. The ratio is
+LightGBM's CPU time in segments of 100 trees divided by that of one segment, the library's own
+training.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main(quick: bool) -> float:
 
 
 def table(seed: int) -> Table:
-    """Rows, and labels that depend on a few of the columns."""
+    """Return random rows, and labels that depend on a few of the columns."""
     draw = np.random.default_rng(seed)
     rows = draw.normal(size=(ROWS, COLUMNS))
     logit = rows[:, 0] * rows[:, 1] + np.sin(3 * rows[:, 2]) + rows[:, 3:8].sum(axis=1) / 2
@@ -79,7 +79,7 @@ def table(seed: int) -> Table:
 
 
 def with_lightgbm(train: Table, validation: Table, seed: int, size: int) -> Any:
-    """What predicts, and its number of trees."""
+    """Train in segments of `size` trees; return a predict function and the number of trees."""
     data = lightgbm.Dataset(*train)
     booster = boost_lightgbm(
         {**LIGHTGBM, "seed": seed}, data, MOST, data.create_valid(*validation), segment=size
@@ -88,7 +88,7 @@ def with_lightgbm(train: Table, validation: Table, seed: int, size: int) -> Any:
 
 
 def with_xgboost(train: Table, validation: Table, seed: int, size: int) -> Any:
-    """What predicts, and its number of trees."""
+    """Train in segments of `size` trees; return a predict function and the number of trees."""
     import xgboost as xgb
 
     sets = xgb.DMatrix(*train), xgb.DMatrix(*validation)
@@ -97,14 +97,15 @@ def with_xgboost(train: Table, validation: Table, seed: int, size: int) -> Any:
 
 
 def log_loss(scores: NDArray[Any], labels: NDArray[np.float64]) -> float:
-    """The mean over rows."""
+    """Return the mean log loss over the rows."""
     right = np.where(labels == 1, scores, 1 - scores)
     return float(-np.log(np.clip(right, 1e-12, 1)).mean())
 
 
 def written(fit: Fit, train: Table, validation: Table) -> float:
-    """Milliseconds that a checkpoint takes, the disk's time and the comparison of the data in it:
-    the shortest of three trainings each.
+    """Return the milliseconds to write a checkpoint, including its data check.
+
+    They are calculated from the shortest of three trainings with and without checkpoints.
     """
     taken: list[float] = []
     for keeps in (False, True):

@@ -1,9 +1,9 @@
-"""The fast server against azureml-inference-server-http: one model, one score.py, one caller.
+"""Compare the fast server with azureml-inference-server-http: same model, score.py and caller.
 
-300 trees over 30 columns, preprocessing included; one worker, one keep-alive caller (the standard
-server closes the connection after each answer, as it does by default) that never sleeps while it
-waits, so that what is measured is the server. Both answers are compared first. The ratio is
-requests a second.
+The model has 300 trees over 30 columns, with preprocessing. Each server has one worker. The caller
+uses keep-alive (the standard server closes connections by default) and polls without sleeping, so
+that only the server is measured. The responses are first checked to be equal. The ratio is that of
+the requests per second.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def main(quick: bool) -> float:
 
 
 def fixture(folder: Path) -> ModelDeployment:
-    """The model folder with its preprocessing, and the scoring script."""
+    """Write the model folder, with preprocessing, and the scoring script; return the deployment."""
     import lightgbm
 
     model, code = folder / "model", folder / "code"
@@ -140,7 +140,7 @@ def fixture(folder: Path) -> ModelDeployment:
 
 
 def rows(count: int, seed: int) -> list[list[object]]:
-    """Rows as callers send them: texts, numbers, and a missing value now and then."""
+    """Return random rows as callers send them: strings, numbers and some missing values."""
     draw = np.random.default_rng(seed)
     made: list[list[object]] = []
     for _ in range(count):
@@ -153,13 +153,13 @@ def rows(count: int, seed: int) -> list[list[object]]:
 
 
 def request(row: list[object]) -> bytes:
-    """One row in Azure ML's form for tables."""
+    """Return a request body with one row in Azure ML's format for tables."""
     columns = [f"c{number}" for number in range(COLUMNS)]
     return json.dumps({"input_data": {"columns": columns, "data": [row]}}).encode()
 
 
 def answer(port: int, body: bytes) -> object:
-    """Status and content."""
+    """Send a request; return status and parsed content."""
     caller = Caller(port, body)
     status, content = caller.ask()
     caller.close()
@@ -168,7 +168,7 @@ def answer(port: int, body: bytes) -> object:
 
 @contextmanager
 def fast(deployment: ModelDeployment, image: Path | None = None) -> Iterator[int]:
-    """The fast server's port, as long as the block; started in the folder of an image."""
+    """Start the fast server, in the folder of an image if given; yield its port, then stop it."""
     port = processes.free_port()
     environment = {
         **os.environ,

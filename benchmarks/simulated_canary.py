@@ -1,6 +1,4 @@
-"""One canary without servers: the figures that a router would record, cut into stretches of
-simulated time and decided by the functions that lead a real one.
-"""
+"""Simulate a canary: draw the statistics that a router records, decide by the real functions."""
 
 from __future__ import annotations
 
@@ -16,43 +14,40 @@ from ml.release.canary.verdict import Memory, Stats, decide
 from ml.release.declaration.release_file import Strategy, Tolerances
 
 STRATEGY = Strategy(prediction="answer", tolerances=Tolerances(latency_ms=0.0))
-LOOKS = 8  # in the time that a step takes at least; and so on while it holds
+LOOKS = 8  # number of decisions in the minimum time of a step; later ones have the same interval
 MOST_WAITED = 20
-# What router, server and replay add to a model's own time.
+# Seconds that router, server and replay add to the model's time.
 OVERHEAD_S = 0.002
-# While another process has a server's core its requests take so many times as long.
+# Seconds of a stall, during which another process uses the core, and the factor of its latency.
 STALL_S, STALLED = 0.5, 10.0
 MIB = 2.0**20
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One deployment's behaviour: shares of requests, a latency's median and spread, bins.
+    """The behaviour of a deployment: error rates, latency, distribution of predictions."""
 
-    With `wake` it takes so much of the median longer for each request that went elsewhere since its
-    last, at most MOST_WAITED of them: a server that is seldom asked is slow. Each of its processes
-    stalls for STALL_S so many times a second.
-    """
-
-    errors: float
-    refused: float
-    median_s: float
-    spread: float
-    bins: tuple[float, ...]
-    strange: float = 0.0
-    leak_mib: float = 0.0  # a request
+    errors: float  # share of requests that fail
+    refused: float  # share of other requests that are rejected
+    median_s: float  # median latency
+    spread: float  # standard deviation of the latency's logarithm
+    bins: tuple[float, ...]  # share of predictions in each bin
+    strange: float = 0.0  # share of responses with another schema
+    leak_mib: float = 0.0  # memory leak per request
+    # Relative increase of the latency for each request that went to other servers since the last
+    # one, at most MOST_WAITED: servers with few requests are slow.
     wake: float = 0.0
-    stalls: float = 0.0
+    stalls: float = 0.0  # stalls of STALL_S per second and process
 
     def mean_s(self, share: float) -> float:
-        """Seconds of a request to a server that has that share of them."""
+        """Return the mean seconds of a request to a server with that share of all requests."""
         waited = min((1 - share) / share, MOST_WAITED)
         return float(self.median_s * np.exp(self.spread**2 / 2) * (1 + self.wake * waited))
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """How it ended, why, how many requests green had, and how long it would have taken."""
+    """The result of a canary: verdict, reason, requests to green, simulated seconds."""
 
     passed: bool
     why: str
@@ -61,7 +56,7 @@ class Simulated:
 
 
 def healthy(draw: np.random.Generator) -> Kind:
-    """A deployment of some project: seldom or never failing, quick or slow, many answers or few."""
+    """Return a random healthy deployment: few or no errors, fast or slow, with few or many bins."""
     return Kind(
         errors=float(draw.choice([0.0, 0.0, 0.001, 0.01])),
         refused=float(draw.choice([0.0, 0.0, 0.02])),
@@ -74,7 +69,10 @@ def healthy(draw: np.random.Generator) -> Kind:
 
 
 def spoilt(blue: Kind, change: Mapping[str, object], draw: np.random.Generator) -> Kind:
-    """The healthy one with the change: its latency is a factor, its one bin any of the others."""
+    """Return `blue` with a defect.
+
+    A changed latency is a factor of blue's; a constant prediction is in one random bin.
+    """
     green = replace(blue, **change)  # type: ignore[arg-type]
     if "median_s" in change:
         green = replace(green, median_s=blue.median_s * green.median_s)
@@ -85,12 +83,12 @@ def spoilt(blue: Kind, change: Mapping[str, object], draw: np.random.Generator) 
 
 
 def moved(green: Kind, blue: Kind) -> float:
-    """The share of green's predictions that lie where blue's do not."""
+    """Return the share of green's predictions that differ in distribution from blue's."""
     return float(np.maximum(np.subtract(green.bins, blue.bins), 0).sum())
 
 
 class _Server:
-    """One process: its figures since the step began."""
+    """A server process with its statistics since the start of the step."""
 
     def __init__(self, kind: Kind, draw: np.random.Generator) -> None:
         self._kind, self._draw = kind, draw
@@ -98,12 +96,12 @@ class _Server:
         self.begin()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Reset the statistics at the start of a step."""
         bins = (0,) * len(self._kind.bins)
         self.side = Stats(0, 0, 0, np.zeros(BUCKETS, dtype=np.int64), 0, 0, bins)  # type: ignore[arg-type]
 
     def answer(self, requests: int, share: float, since: float, until: float) -> None:
-        """So many more requests, of that share of all, in that span of time."""
+        """Simulate the requests in a time span; `share` is the server's share of all requests."""
         kind, draw, side = self._kind, self._draw, self.side
         if since >= self._stalled[1] and draw.random() < kind.stalls * (until - since):
             begun = draw.uniform(since, until)
@@ -136,7 +134,10 @@ class _Server:
 def simulate(
     green: Kind, blue: Kind, draw: np.random.Generator, callers_per_s: float | None = None
 ) -> Simulated:
-    """One canary from its first step to its end; callers are none, some or many if not stated."""
+    """Simulate a canary from its first step to its end.
+
+    By default, the number of requests per second is drawn: 0 (replay only), 30 or 300.
+    """
     if callers_per_s is None:
         callers_per_s = float(draw.choice([0.0, 30.0, 300.0]))
     servers = [_Server(green, draw), _Server(blue, draw), _Server(blue, draw)]
@@ -150,7 +151,7 @@ def simulate(
         share = stage.percent / 100
         shares = [share, share, 1 - 2 * share] if stage.balanced else [share, 0.0, 1 - share]
         per_s = callers_per_s
-        if per_s < ENOUGH_PER_S:  # one caller replays, each request after the last
+        if per_s < ENOUGH_PER_S:  # one caller replays requests one after another
             times = zip((green, blue, blue), shares, strict=True)
             per_s = 1 / (OVERHEAD_S + sum(part * kind.mean_s(part) for kind, part in times if part))
         for server in servers:
@@ -191,7 +192,7 @@ def _tallies(servers: list[_Server]) -> Mapping[str, Mapping[str, object]]:
 
 
 def pooled(first: Stats, second: Stats) -> Stats:
-    """The figures of both together."""
+    """Return the sum of two statistics."""
     return Stats(
         first.requests + second.requests,
         first.errors + second.errors,

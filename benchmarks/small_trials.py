@@ -1,7 +1,7 @@
-"""Trials that only import: ours against a subprocess each, two at a time, seconds a trial.
+"""Compare the time of trials that only import packages with that of plain subprocesses.
 
-Ours is a whole sweep: the executor's start, the forkserver's, and for every trial its folder,
-its working copy, its log, its record and its MLflow run. The peer is the bare process.
+Two run at a time. Ours is a whole sweep: start of the executor and the forkserver, and each trial's
+folder, working copy, log, record and MLflow run. The peer is `python trial.py` only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 from benchmarks.trials import AT_ONCE, IMPORTS, run
 
-TRIALS = 600  # of ours; the peer's time a trial does not depend on how many there are
+TRIALS = 600  # for ours; the peer needs fewer, since its time per trial is constant
 PEERS = 12
 
 
 def subprocesses(count: int) -> float:
-    """Seconds a trial of `python trial.py`, `AT_ONCE` at a time."""
+    """Return the seconds per trial of `python trial.py`, with AT_ONCE at a time."""
     from ml.backends.local.process_environment import variables
 
     with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ def subprocesses(count: int) -> float:
 
 
 def main(quick: bool) -> float:
-    """Print both and return how many times as long a subprocess takes."""
+    """Print both times per trial; return the subprocess's divided by ours."""
     rounds, trials = (1, 200) if quick else (3, TRIALS)
     theirs, ours = [], []
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""What a check costs over a bare load: both read the same 100 specs with azure-ai-ml's loaders."""
+"""Compare the time of `ml check` with a plain load of the same 100 specs by azure-ai-ml."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ name: ml-cpu
 version: "{number}"
 image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04
 """
-# Of a hundred specs of a team, most are jobs.
+# The kinds of specs and their numbers, as a team may have: most are jobs.
 MIX = [
     (COMMAND, "job", 40),
     (SWEEP, "job", 20),
@@ -112,7 +112,7 @@ MIX = [
 
 
 def write(folder: Path) -> list[tuple[Path, str]]:
-    """The specs, in a repository of their own, each with the name of its loader."""
+    """Write the specs into a new repository; return each path with the name of its loader."""
     (folder / "pyproject.toml").write_text("")
     for name in ("src", "data"):
         (folder / name).mkdir()
@@ -128,7 +128,7 @@ def write(folder: Path) -> list[tuple[Path, str]]:
 
 
 def main(quick: bool) -> float:
-    """Print a table of both and return the median ratio of checking over loading."""
+    """Print a table of both; return the median ratio of checking to loading."""
     from azure.ai import ml as sdk
 
     from ml.specs.check.check import survey
@@ -162,6 +162,6 @@ def main(quick: bool) -> float:
 
 
 def _seconds(work: Callable[[], None]) -> float:
-    began = time.process_time()  # one thread each, on a machine that others may share
+    began = time.process_time()  # CPU time, since other programs may use the machine
     work()
     return time.process_time() - began

@@ -1,4 +1,4 @@
-"""How long `ml --help` takes beside starting the same Python with nothing to do."""
+"""Compare the time of `ml --help` with the start of Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _median_s(command: list[str], repeats: int) -> float:
 
 
 def main(quick: bool) -> float:
-    """Print both medians in seconds; the ratio is help over bare start."""
+    """Print both medians in seconds; return their ratio."""
     repeats = 5 if quick else 21
     bare = _median_s([sys.executable, "-c", "pass"], repeats)
     code = "from ml.cli.app import main; main(['--help'])"

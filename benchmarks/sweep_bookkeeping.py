@@ -1,9 +1,8 @@
-"""What a sweep of 1,000 trials costs besides its trials: time a trial, memory, bytes written.
+"""Measure the overhead of a sweep of 1,000 trials: time per trial, memory, bytes written.
 
-Everything is the local backend's own: sampling, records, MLflow's tables, early termination. Only
-the processes are stand-ins: a trial has logged its values and ended when it is polled. The ratio is
-of CPU time, which other programs hardly affect; the elapsed time (waiting for the disk) is printed
-beside it.
+The local backend does its real work: sampling, records, MLflow's tables, early termination. Only
+the trials' processes are fakes, which have logged their values and ended when they are polled. The
+ratio is of CPU time, which other programs hardly affect; elapsed time is printed, too.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ import psutil
 
 from ml.backends.runs import Event, Run, Watch, unwatched
 
-VALUES = 20  # that each trial logs of the primary metric
+VALUES = 20  # values of the primary metric per trial
 BUDGET_MS = 25.0
 PLACE = ("sweep.yml", 1)
 
 
 class Ended:
-    """A process that has done its work: it logged what `curve` says of its trial, and ended."""
+    """A fake process that has ended successfully."""
 
     way = "ended at once"
 
     def poll(self) -> int:
-        """It was good."""
+        """Return the exit status 0."""
         return 0
 
     def terminate(self) -> None:
@@ -45,18 +44,18 @@ class Ended:
 
 
 class Instant:
-    """Stands in for the pool: each job's values are rows in MLflow's tables when it is started."""
+    """A fake process pool: `start` writes a job's values to MLflow's tables."""
 
     def __init__(self) -> None:
         from ml.core.home import database
 
         self._store = sqlite3.connect(database(), timeout=20)
         self._started = 0
-        # Of the processor, and that passed, for what the scripts would have done.
+        # CPU and elapsed seconds of the fake, which do not count.
         self.seconds, self.passed = 0.0, 0.0
 
     def start(self, job: Any, *how: object) -> Ended:
-        """Log the trial's curve: a saw that differs from trial to trial."""
+        """Log the trial's curve, a sawtooth that differs by trial; return its ended process."""
         began, wall = time.process_time(), time.perf_counter()
         self._started += 1
         level = (self._started * 37 % 101) / 101
@@ -70,10 +69,10 @@ class Instant:
         return Ended()
 
     def warm(self, job: Any, *how: object) -> None:
-        """Nothing has to be imported."""
+        """Do nothing: there is nothing to import."""
 
     def wait(self, seconds: float) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: all processes have ended."""
 
     def close(self) -> None:
         """Close the store."""
@@ -82,7 +81,7 @@ class Instant:
 
 @dataclass
 class Measured:
-    """A sweep of `trials`: milliseconds of each (of the processor, and that passed), memory (bytes)
+    """The measurements of a sweep by trial: milliseconds (CPU, elapsed), memory (bytes)
     and files (bytes) after each."""
 
     run: Run | None = None
@@ -92,14 +91,14 @@ class Measured:
     written: list[int] = field(default_factory=list)
 
     def mean(self, first: int, last: int) -> float:
-        """Milliseconds a trial, of those from `first` to before `last`."""
+        """Return the mean milliseconds of the trials from `first` until before `last`."""
         chosen = self.milliseconds[first:last]
         return sum(chosen) / len(chosen)
 
 
 @contextmanager
 def home() -> Iterator[Path]:
-    """A home of its own, with a store."""
+    """Yield a temporary home with a new tracking store."""
     with tempfile.TemporaryDirectory() as temporary:
         before = os.environ.get("MLOPS_HOME")
         os.environ["MLOPS_HOME"] = temporary
@@ -112,7 +111,7 @@ def home() -> Iterator[Path]:
 
 
 def plan(algorithm: str, trials: int) -> Any:
-    """A sweep over ten parameters, with a policy that looks at every value."""
+    """Return a sweep over ten parameters, with a policy that evaluates every value."""
     from ml.core.errors import Place
     from ml.specs.plan.plans import CommandPlan, Dimension, EarlyTermination, Environment, SweepPlan
 
@@ -136,7 +135,7 @@ def plan(algorithm: str, trials: int) -> Any:
 
 
 def measure(algorithm: str, trials: int, also: Watch = unwatched) -> Measured:
-    """Run one sweep in the current home; `also` is told of everything, outside of what is timed."""
+    """Run a sweep in the current home; `also` is notified, without counting its time."""
     from ml.backends.local.execution.command import Session
     from ml.backends.local.execution.sweep import Sweep
     from ml.backends.local.runs import jobs, records
@@ -172,8 +171,9 @@ def measure(algorithm: str, trials: int, also: Watch = unwatched) -> Measured:
 
 
 def main(quick: bool) -> float:
-    """Print both ways of sampling, each with its peak of resident memory by then; the worse one's
-    milliseconds a trial, over 25."""
+    """Print time and peak memory for both sampling algorithms.
+
+    Returns the larger CPU milliseconds per trial, divided by 25."""
     trials = 300 if quick else 1000
     part = trials // 10
     worst = 0.0
@@ -184,7 +184,7 @@ def main(quick: bool) -> float:
     )
     for algorithm in ("random", "bayesian"):
         with home():
-            measure(algorithm, 30)  # imports, the first pages of the store
+            measure(algorithm, 30)  # warm-up: imports, first pages of the store
             found = measure(algorithm, trials)
         mean, first = found.mean(0, trials), found.mean(0, part)
         last = found.mean(trials - part, trials)

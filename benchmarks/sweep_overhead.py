@@ -1,7 +1,7 @@
-"""What a sweep costs over its computing: 24 trials of 0.5 s against two bare workers.
+"""Compare a sweep of 24 trials of 0.5 s with two plain worker processes.
 
-The peer imports the same packages once, forks two workers, and each does half of the computing:
-no folders, no records, no MLflow. Both are timed as whole processes, their start included.
+The peer imports the same packages once and forks two workers, which each do half of the computing
+without folders, records or MLflow. Both are timed as whole processes, including their start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOGGING = f"{TRIAL}\nmlflow.log_metric('score', 1.0)\n"
 
 
 def workers() -> float:
-    """Seconds of the peer."""
+    """Run the peer; return its seconds."""
     from pathlib import Path
 
     from ml.backends.local.process_environment import variables
@@ -43,7 +43,7 @@ def workers() -> float:
 
 
 def main(quick: bool) -> float:
-    """Print both and return the median ratio of ours over the peer's."""
+    """Print both times; return the median ratio of ours to the peer's."""
     rounds = 1 if quick else 3
     theirs, ours, logging = [], [], []
     for _ in range(rounds):

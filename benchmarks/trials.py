@@ -1,7 +1,7 @@
-"""A sweep's spec and script for the benchmarks of trials, and what is timed of it.
+"""Write and run a sweep for the benchmarks of trials.
 
-The script imports what a training script imports (mlflow, lightgbm, pandas) and does what it is
-told. Times are of whole processes, from their start to their end, each in a home of its own.
+The script imports the packages of a training script (mlflow, lightgbm, pandas) and runs given
+code. Times are of whole processes, from start to end, each in a home of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 AT_ONCE = 2
 IMPORTS = "import mlflow, lightgbm, pandas\n"
-# Seconds of the processor, so that whoever else runs is felt on both sides alike.
+# Compute for a number of CPU seconds, so that other programs slow both sides equally.
 COMPUTE = """
 import time
 def compute(seconds):
@@ -39,7 +39,7 @@ objective: {{goal: maximize, primary_metric: score}}
 limits: {{max_total_trials: {trials}, max_concurrent_trials: {at_once}}}
 experiment_name: benchmark
 """
-# What `ml run` does, but for reading the spec: the SDK's import is no part of a sweep.
+# Run a plan as `ml run` does, without reading the spec: the SDK's import is not part of a sweep.
 EXECUTOR = """
 import pickle, sys
 plan = pickle.load(sys.stdin.buffer)
@@ -53,7 +53,7 @@ print([[trial.status for trial in run.trials].count("Completed"), ways])
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds that a sweep took from the start of its executor to its end; how trials started."""
+    """Seconds of a sweep from the start of its executor to its end, and how its trials started."""
 
     seconds: float
     ways: list[str]
@@ -61,7 +61,7 @@ class Timed:
 
 @contextmanager
 def sweep(script: str, trials: int) -> Iterator[Path]:
-    """The spec, in a repository of its own, with a store that is made already."""
+    """Write the spec to a new repository with an existing tracking store; yield its path."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "pyproject.toml").touch()
@@ -82,7 +82,7 @@ def sweep(script: str, trials: int) -> Iterator[Path]:
 
 
 def run(script: str, trials: int) -> Timed:
-    """Run the sweep; fails when a trial did."""
+    """Run a sweep and time it; raise an error if a trial fails."""
     import pickle
 
     from ml.specs.plan import planning

@@ -1,11 +1,13 @@
-"""Steps by two gloo processes of one thread each, beside one process with one thread and with two.
+"""Compare training by two gloo processes of one thread with one process of one or two threads.
 
-All take the same steps of the same rows in micro-batches: with accumulation the processes meet once
-a step. What they exchange, 25 MB of gradients, is the same for steps of few rows and of many; 512
-rows in a process's micro-batch are the tokens of one input of BERT. Then what 64 GPUs would reach
-by this model of a ring: a step takes its computation, plus what of the sum of gradients,
-2 (n - 1) / n of their bytes over the slowest link, does not fit into the last micro-batch's
-backward pass. The computation is by a card's sheet, not measured.
+All run the same steps of the same rows in micro-batches. With gradient accumulation, the processes
+synchronise once per step and exchange 25 MB of gradients, for steps of few or many rows. The 512
+rows of a micro-batch correspond to the tokens of one BERT input.
+
+It also prints the scaling that 64 GPUs would reach by a model of ring all-reduce. A step takes its
+computation, plus the part of the all-reduce (2 (n - 1) / n of the gradients' bytes over the slowest
+link) that does not overlap with the last micro-batch's backward pass. The computation time is from
+data sheets, not measured.
 """
 
 from __future__ import annotations
@@ -18,24 +20,23 @@ import sys
 import time
 
 WIDTH, LAYERS, MICRO = 1024, 6, 4
-# Rows of a step; the ratio is that of the last.
+# Rows of a step; the returned ratio is that of the last number.
 ROWS = (1024, 4096)
-# What a step of Azure's cards would take: dense bfloat16 TFLOP/s by NVIDIA's data sheets at a
-# utilisation of 40 % (MosaicML's and Meta's published trainings report 35 to 50 %), and Gbit/s of a
-# node's network by Azure's pages of the sizes (ND H100 v5: 8 × 400, ND A100 v4: 8 × 200,
-# NC A100 v4: 80).
+# Azure's GPUs: dense bfloat16 TFLOP/s from NVIDIA's data sheets, at a utilisation of 40 %
+# (MosaicML's and Meta's published trainings report 35 to 50 %), and Gbit/s of a node's network from
+# Azure's pages of the VM sizes (ND H100 v5: 8 × 400, ND A100 v4: 8 × 200, NC A100 v4: 80).
 CLUSTERS = {
     "ND H100 v5": (989e12, 8, 8 * 400e9 / 8),
     "ND A100 v4": (312e12, 8, 8 * 200e9 / 8),
     "NC A100 v4, one card a node": (312e12, 1, 80e9 / 8),
 }
 UTILISATION, LINK_EFFICIENCY = 0.4, 0.8
-# BERT-base with a head: weights, and tokens of a GPU's micro-batch (32 of 512).
+# BERT-base with a head: number of weights, and tokens of a GPU's micro-batch (32 inputs of 512).
 WEIGHTS, TOKENS = 110e6, 32 * 512
 
 
 def train(rows_a_step: int, steps: int) -> float:
-    """Seconds of so many steps, in this process of a world."""
+    """Run training steps as one process of the process group; return the seconds."""
     import torch
     from torch import nn
 
@@ -68,7 +69,7 @@ def train(rows_a_step: int, steps: int) -> float:
 
 
 def _run(processes: int, threads: int, rows: int, steps: int) -> float:
-    """Seconds by so many processes."""
+    """Run training steps by processes with a number of threads each; return the seconds."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -87,17 +88,17 @@ def _run(processes: int, threads: int, rows: int, steps: int) -> float:
 
 
 def efficiency(flops: float, per_node: int, link: float, gpus: int, micro: int) -> float:
-    """The share of linear scaling that the model of this module's docstring gives."""
-    micro_batch = 6 * WEIGHTS * TOKENS / (flops * UTILISATION)  # forward and backward: 6 a weight
+    """Return the share of linear scaling by the model in this module's docstring."""
+    micro_batch = 6 * WEIGHTS * TOKENS / (flops * UTILISATION)  # 6 FLOP per weight and token
     nodes = max(2, gpus // per_node)
     gradients = 2 * (nodes - 1) / nodes * 4 * WEIGHTS / (link * LINK_EFFICIENCY)
-    hidden = 2 / 3 * micro_batch  # the backward pass is two thirds
+    hidden = 2 / 3 * micro_batch  # the time of the backward pass
     computed = micro * micro_batch
     return computed / (computed + max(0.0, gradients - hidden))
 
 
 def main(quick: bool) -> float:
-    """Print all; the ratio is one process of one thread over two (goal: at least 1.6)."""
+    """Print all results; return one process's time over two's (goal: at least 1.6)."""
     steps, rounds = (5, 1) if quick else (10, 5)
     ways = {
         "one process, one thread": (1, 1),

@@ -1,4 +1,4 @@
-"""Sphinx's settings of the site: `make docs`."""
+"""Configure Sphinx for the documentation site (`make docs`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Sphinx runs this file by itself; the generators import the product.
+# Sphinx runs this file outside of the package, and the generators import the product.
 sys.path.append(str(Path(__file__).parent.parent))
 
 from docs.generate import (
@@ -28,7 +28,7 @@ extensions = ["myst_parser"]
 exclude_patterns = ["generate", "*.py"]
 myst_enable_extensions = ["deflist", "fieldlist"]
 myst_heading_anchors = 3
-smartquotes = False  # `--` begins an option
+smartquotes = False  # keep `--` of options
 html_theme = "furo"
 html_title = project
 html_static_path = ["static"]
@@ -36,11 +36,11 @@ html_css_files = ["narrow.css"]
 html_copy_source = False
 html_show_copyright = False
 html_show_sourcelink = False
-# The pages name files by their paths; they are not Python objects to look up.
+# No index: the pages document files and commands, not Python objects.
 html_use_index = False
 html_domain_indices = False
 
-# Page → what is generated below its hand-written text.
+# Page → function that generates the part below its hand-written text.
 GENERATED: dict[str, Callable[[], str]] = {
     "first-day-on-azure": first_day.page,
     "reference/commands": commands.page,
@@ -55,7 +55,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 }
 
 
-# A link to a file of the repository that is no page of the site.
+# A relative link to a file of the repository outside of the site.
 _FILE = re.compile(r"(?<!!)\[([^\]]+)\]\((?:\.\./)+([^)#\s]+)[^)]*\)")
 
 

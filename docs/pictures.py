@@ -17,13 +17,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-# The steps that show a canary, a rejected model and a rollback.
+# The steps of the demo that show a canary, a rejected model and a rollback.
 STEPS = ("[7]", "[9]", "[10]", "[11]")
 WIDTH = 110
 
 
 def demo(log: str) -> str:
-    """Return an SVG of the `STEPS` in the output of `make demo`, with its closing line."""
+    """Return a terminal's SVG with the STEPS and the last line of the output of `make demo`."""
     steps = re.split(r"\n(?=\[\d+\] |done in )", log)
     chosen = [step.strip() for step in steps if step.startswith((*STEPS, "done in "))]
     if len(chosen) != len(STEPS) + 1:
@@ -35,12 +35,12 @@ def demo(log: str) -> str:
         console.print(Text(title, "bold cyan"), Text(body), "", sep="\n")
     console.print(Text(chosen[-1].partition(";")[0], "green"))
     svg = console.export_svg(title="azureml-gitops-starter")
-    # The fonts would come from another host.
+    # Remove the fonts, which would be loaded from another host.
     return re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.S)
 
 
 def page(html: Path, png: Path) -> None:
-    """Write a picture of the first screen of a page."""
+    """Write a screenshot of the top of an HTML page as PNG."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if not chromium:
         raise SystemExit("no Chromium here: apt-get install chromium")

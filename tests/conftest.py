@@ -1,4 +1,4 @@
-"""What every test gets: a home of its own, so that no test sees another's runs or a person's."""
+"""Fixtures of every test, such as a temporary home that isolates its runs; pytest's hooks."""
 
 from __future__ import annotations
 
@@ -23,60 +23,62 @@ from ml.core.imports import BIND
 from tests.shared import once
 
 ROOT = Path(__file__).parent.parent
-# The project that comes with the template; a fork deletes it: ml/projects/README.md.
+# The template's example project, which a fork may delete (ml/projects/README.md).
 EXAMPLE = ROOT / "ml" / "projects" / "faq_matching"
-# A timeout ends what hangs: a minute's commands took five on a CI machine with other work.
+# Timeout of slow tests, which only has to end hangs: a busy CI machine takes five times as long.
 SLOW_TIMEOUT_SECONDS = 1200
-# Threads that wait for each other spin, and other workers need the processor: a fifth of what the
-# tests of AutoML take. Libraries read these when they are imported; jobs and servers get their own.
+# One thread per library: waiting threads spin and slow down other workers (a fifth of the AutoML
+# tests' time). Set before the libraries are imported; jobs and servers set their own.
 for name in THREADS:
     os.environ.setdefault(name, "1")
-# An example's time is the machine's, and the first imports what it needs: no test asserts it.
+# No deadline for Hypothesis examples: their time depends on the machine, and the first one imports.
 settings.register_profile("usual", deadline=None)
 settings.register_profile("deep", max_examples=1000, deadline=None)
 settings.load_profile("usual")
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Packed bytes may hold the time: a case is not named by them, so that all workers agree."""
+    """Name cases with binary bytes by the argument: the bytes may differ between workers."""
     return argname if isinstance(val, bytes) and not val.isascii() else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--torture`, which is what `make torture` says."""
+    """Add the options `--torture`, which `make torture` passes, and `--quick`."""
     parser.addoption("--torture", action="store_true", help="every round of the randomised tests")
     parser.addoption("--quick", action="store_true", help="with --torture: a tenth of the kills")
 
 
 @pytest.fixture
 def torture(request: pytest.FixtureRequest) -> bool:
-    """Whether a test that repeats itself does so in full; else a few rounds are enough."""
+    """Return whether a repetitive test must run all rounds (`--torture`), not only a few."""
     assert request.node.get_closest_marker("torture"), "`make torture` runs what has the mark"
     return bool(request.config.getoption("torture"))
 
 
 def pytest_configure() -> None:
-    """Tests press Ctrl-C; a shell starts what it runs in the background deaf to it. They commit to
-    repositories of their own; git tells its hooks, which may start them, of the person's.
+    """Restore Ctrl-C, which shells disable for background processes, and unset GIT_* variables.
+
+    Git sets these variables for hooks, but tests use repositories of their own.
     """
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         del os.environ[name]
-    gc.set_threshold(50_000, 20, 100)  # as ml.cli.app
+    gc.set_threshold(50_000, 20, 100)  # as in ml.cli.app
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers() -> int | None:
-    """A worker a processor and one more: together tests wait for a fifth of their time."""
+    """Return one worker more than there are processors: tests wait for a fifth of their time."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    allowed = getattr(os, "sched_getaffinity", None)  # Linux has it
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux only
     return (len(allowed(0)) if allowed else os.cpu_count() or 1) + 1
 
 
 def deal(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """The tests in the order in which `--dist worksteal` gives each worker an equal share, in turn:
-    slow ones before others in each, both in the order of the files.
+    """Order the tests so that each worker gets an equal share that begins with its slow tests.
+
+    `--dist worksteal` gives consecutive shares to the workers. Otherwise the order is unchanged.
     """
     slow = [item for item in items if item.get_closest_marker("slow")]
     quick = [item for item in items if not item.get_closest_marker("slow")]
@@ -91,9 +93,9 @@ def deal(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where the example project was deleted, what is about it is skipped; nowhere else. Cases that
-    only `make torture` runs are left out of others. Each worker begins with its share of the slow
-    ones, so that none waits for another's last one. Their timeout is SLOW_TIMEOUT_SECONDS.
+    """Set timeouts of slow tests, deselect torture-only cases, and order the tests (`deal`).
+
+    If a fork deleted the example project, tests with the mark `example` are skipped.
     """
     for item in items:
         is_long = item.get_closest_marker("slow") or item.get_closest_marker("torture")
@@ -107,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         }
         config.hook.pytest_deselected(items=[*rare])
         items[:] = [item for item in items if item not in rare]
-    # Deselected tests are gone by now, and xdist has said how many workers there are.
+    # Order last, when tests are deselected and xdist's number of workers is known.
     items[:] = deal(items, getattr(config, "workerinput", {}).get("workercount", 1))
     if EXAMPLE.is_dir():
         return
@@ -118,7 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`.local/` of this test alone, and no tracking variables inherited from outside."""
+    """Return a home (`.local/`) for this test only, without inherited MLflow variables."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("MLOPS_HOME", str(home))
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
@@ -128,18 +130,19 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 @pytest.fixture(autouse=True)
 def latencies_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests run beside each other: to wait until the machine is idle doubles the time of a proposal
-    and finds no such moment.
+    """Measure latencies once instead of waiting for an idle machine.
+
+    Parallel tests keep the machine busy; waiting would double the time of a proposal.
     """
     monkeypatch.setattr("ml.backends.local.serving.server.MEASUREMENTS", 1)
 
 
 @pytest.fixture(scope="session")
 def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow store without runs: making one takes seconds."""
+    """Return the database of an empty MLflow store, created once since that takes seconds."""
 
     def fill(folder: Path) -> None:
-        # In a process of its own: a running test may ask for it, and this one has its variables.
+        # Create it in another process, since this one may have a test's environment variables.
         make = f"{BIND}; from ml.backends.local.tracking.tracking import Tracking; Tracking()"
         variables = {**os.environ, "MLOPS_HOME": str(folder)}
         subprocess.run([sys.executable, "-P", "-c", make], env=variables, check=True)
@@ -151,9 +154,7 @@ def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def stores_are_copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that the test's own process makes has copied tables. In other processes MLflow
-    makes them.
-    """
+    """Create stores in the test's process by copying `fresh_store`; other processes use MLflow."""
 
     def copy(database: Path) -> None:
         shutil.copy(request.getfixturevalue("fresh_store"), database)
@@ -163,14 +164,14 @@ def stores_are_copies(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def home(own_home: Path, fresh_store: Path) -> Path:
-    """This test's home, its store ready."""
+    """Return this test's home, with a tracking store."""
     shutil.copy(fresh_store, own_home / "mlflow.db")
     return own_home
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_strays() -> Iterator[None]:
-    """What logs in a test has a store of its own, not MLflow's default in the repository."""
+    """Fail the session if tests create MLflow's default store in the repository."""
     strays = (ROOT / "mlflow.db", ROOT / "mlruns")
     before = {path for path in strays if path.exists()}
     yield
@@ -179,7 +180,7 @@ def nothing_strays() -> Iterator[None]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Note the attack that a case tries in its report, which xdist hands to the main process."""
+    """Add a test's mark `attack` to its report, which xdist sends to the main process."""
     outcome = yield
     if mark := item.get_closest_marker("attack"):
         kind = "told" if mark.kwargs.get("told") else "held"
@@ -187,9 +188,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def _show_attacks(terminalreporter: pytest.TerminalReporter) -> None:
-    """The table of `make torture ARGS=attacks`: each attack, its cases, and what came of it.
+    """Print the table of `make torture ARGS=attacks`: each attack, its cases, and the outcome.
 
-    One that cannot be stopped on one machine is `told`: it is made visible.
+    The outcome `told` means that the attack is not prevented but detected and reported.
     """
     attacks: dict[tuple[str, str], Counter[str]] = {}
     for outcome in ("passed", "failed", "error"):
@@ -214,7 +215,7 @@ def _show_attacks(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say how many cases of the gates were decided as their data files say, and of the attacks."""
+    """Print how many gate cases were decided as their data files state, and the attacks."""
     if config.option.markexpr == "attack":
         _show_attacks(terminalreporter)
     kills, rehearsals = Counter[str](), Counter[str]()

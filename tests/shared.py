@@ -1,7 +1,4 @@
-"""What is made once for all workers of a session: the first that needs it makes it, others wait.
-
-And what the code of a test's job or server brings along, as the code of every project does.
-"""
+"""Create folders once for all workers of a session, and copy packages for jobs and servers."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ ON_THE_NODE = ("ml/measures", "ml/toolkit", "ml/serving/scoring")
 
 
 def bring(code: Path, *packages: str) -> None:
-    """Copy packages of the framework into a folder of code: a run finds no other."""
+    """Copy packages of the framework into the code folder of a job, which has no others."""
     for package in packages:
         for path in (ROOT / package).rglob("*.py"):
             copied = code / path.relative_to(ROOT)
@@ -28,12 +25,12 @@ def bring(code: Path, *packages: str) -> None:
 
 
 def once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None]) -> Path:
-    """The session's folder of that name, which `fill` was called with once.
+    """Return the session's folder `name`; the first worker to ask fills it by `fill`.
 
-    It is read by every worker: tests copy what they change.
+    All workers share the folder, so tests must not change it. Other workers wait for the first.
     """
     base = factory.getbasetemp()
-    # A worker's own folder is in that of the session; a session that a test starts has no workers.
+    # A worker's folder is inside the session's folder; a session without xdist has only the latter.
     if base.name == f"popen-{os.environ.get('PYTEST_XDIST_WORKER')}":
         base = base.parent
     folder, filled = base / "shared" / name, base / "shared" / f"{name}.filled"
@@ -49,7 +46,7 @@ def once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None
 
 
 def declare_endpoint(name: str, stack: Path) -> None:
-    """Let a stack file declare that endpoint alone, whichever a fork has."""
+    """Write a copy of the stack file that declares only this endpoint."""
     document = yaml.safe_load((ROOT / "infra" / stack.name).read_text())
     document["config"]["platform:endpoints"] = [{"name": name}]
     stack.parent.mkdir(exist_ok=True)

@@ -1,1 +1,1 @@
-"""Reference pages, generated from the code at build time."""
+"""Generate the reference pages from the code when the site is built."""

@@ -1,4 +1,4 @@
-"""The commands and options of `ml` and `infra`, from their typer apps."""
+"""Generate the reference of the commands `ml` and `infra` from their typer apps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES: dict[Any, str] = {str: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PA
 
 
 def page() -> str:
-    """Return every command, with its arguments, options and defaults."""
+    """Return the page: every command with its arguments, options and defaults."""
     return "\n\n".join([*_program("ml"), *_program("infra")])
 
 
@@ -57,7 +57,7 @@ def _parameter(parameter: Any) -> list[str]:
 
 
 def _values(parameter: Any) -> str:
-    """Return the choices or the type of the value; `…` where an argument may have several."""
+    """Return a parameter's choices or type, with `…` if it accepts several values."""
     form: Any = parameter.type_descriptor.annotation
     many = ""
     if get_origin(form) in (list, tuple):

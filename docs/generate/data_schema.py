@@ -1,4 +1,4 @@
-"""The schema of a table's data: `data/NAME.schema.yml` of a project."""
+"""Generate the reference of `data/NAME.schema.yml`, the schema of a project's table."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ml.toolkit.data.tables import Column, ColumnType, TableSchema
 
 
 def example() -> str:
-    """Return the example in the docstring of the module that reads the file."""
+    """Return the example file in the docstring of the module that reads schemas."""
     lines = (datasets.__doc__ or "").splitlines()
     return textwrap.dedent("\n".join(line for line in lines if line.startswith("    ")))
 
 
 def notes() -> dict[str, str]:
-    """Field → the comment beside it in the example; "" without one."""
+    """Return each field → its comment in the example; "" without one."""
     found = re.findall(r"^([a-z_]+):(?:.*?\s#\s(.*))?", example(), re.M)
     return {name: comment.strip() for name, comment in found}
 
 
 def page() -> str:
-    """Return the example, the fields, the columns, and the tasks with their metrics."""
+    """Return the page: the example, the fields, the columns, and the tasks with their metrics."""
     text = (datasets.__doc__ or "").split("\n\n")
     after = [part for part in text[2:] if not part.startswith("    ")]
     return "\n\n".join(
@@ -50,7 +50,7 @@ def _fields() -> list[list[str]]:
     defaults = {field.name: field for field in (*fields(datasets.Target), *fields(TableSchema))}
     described = notes() | dict.fromkeys(sorted(datasets._FIELDS - notes().keys()), "")
     return [
-        # `costs` is another way to state the threshold, and no field of its own.
+        # `costs` is an alternative to `threshold`, and not a separate field.
         [code(name), _default(defaults[name]) if name in defaults else "", escape(note)]
         for name, note in described.items()
     ]

@@ -1,8 +1,8 @@
-"""Every error code: where it is raised, the message, what was expected, and the remedy.
+"""Generate the reference of the error codes: place, message, expected value, and remedy.
 
-Read from the source: each call of `Problem`, `UserError.with_code` and functions that build a
-problem from their parameters, each rule of `ml check`, and each text that a script prints as
-`error[CODE]: …`.
+It parses the source for calls of `Problem`, `UserError.with_code` and similar classes, calls of
+functions that pass their parameters to them, rules of `ml check`, and texts that scripts print in
+the form `error[CODE]: …`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ml.core.imports import ROOT
 
 FOLDERS = ("infra", "ml", "policies")
 MAKEFILES = ("Makefile", "framework.mk")
-# Remedies of codes whose source states none.
+# Remedies of codes without a hint in the source.
 REMEDIES = Path(__file__).parent / "remedies.yml"
-# Class, or its classmethod → its parameters; `found` of any other is the message.
+# Class or class method that builds a problem → names of its parameters, in order.
 CLASSES = {
     "ml.core.errors.Problem": ("code", "actual", "expected", "hint", "place", "severity", "source"),
     "ml.core.errors.UserError.with_code": ("code", "actual", "expected", "hint", "place"),
@@ -44,12 +44,12 @@ _PRINTED = re.compile(
     r"(?P<severity>error|warning)\[(?P<code>[^\]]+)\]: (?P<actual>[^\n]*)"
     r"(?:\n\s*expected: (?P<expected>[^\n]*))?(?:\n\s*(?:hint: )?(?P<hint>[^\n]*))?"
 )
-_HELPERS = 3  # a helper that calls a helper that calls a helper
+_HELPERS = 3  # maximum depth of helper functions that pass on parameters
 
 
 @dataclass(frozen=True)
 class Raised:
-    """One place that raises a code, with the texts that it can print."""
+    """A place in the source that raises a code, with the texts that it can print."""
 
     code: str
     place: str
@@ -63,9 +63,10 @@ class Raised:
 
 @dataclass(frozen=True)
 class _Builder:
-    """A function that builds a problem from its parameters: role → the expression in it.
+    """A function that builds a problem from its parameters.
 
-    `is_guess`: a method that its name alone leads to, so that its signature may be another's.
+    `roles` maps `code`, `actual` … to the expression in the function. `is_guess` says that a call
+    was matched by the method's name only, so that it may be of another method.
     """
 
     scope: Scope
@@ -81,7 +82,7 @@ class _Builder:
 
 @dataclass
 class Entry:
-    """A code with every place that raises it; `remedies` are hints, else what was expected."""
+    """An error code with every place that raises it, and its entry in remedies.yml (`extra`)."""
 
     code: str
     raised: list[Raised]
@@ -91,7 +92,7 @@ class Entry:
         texts = [
             text for error in self.raised for text in getattr(error, role) if text.strip("… .")
         ]
-        # The source may state a default for a value: `ENV=…` and `ENV=ENV` are one text.
+        # Drop texts that another one with a placeholder matches: `ENV=ENV` and `ENV=…`.
         forms = [(text, re.escape(text).replace("…", "[A-Z_…]+")) for text in texts if "…" in text]
         return [
             text
@@ -101,23 +102,23 @@ class Entry:
 
     @property
     def causes(self) -> list[str]:
-        """The messages."""
+        """Return the messages, and the sentences of rules."""
         rules = [error.rule for error in self.raised]
         return [*filter(None, [self.extra.get("cause"), *rules]), *self._texts("actual")]
 
     @property
     def expected(self) -> list[str]:
-        """What would be right."""
+        """Return the expected values."""
         return self._texts("expected")
 
     @property
     def remedies(self) -> list[str]:
-        """What to do next."""
+        """Return the remedies: the one in remedies.yml, and the hints."""
         return [*filter(None, [self.extra.get("remedy")]), *self._texts("hint")]
 
 
 def entries() -> dict[str, Entry]:
-    """Return every code of the source, sorted."""
+    """Return every error code in the source, sorted → its entry."""
     found, _ = raised()
     remedies = yaml.safe_load(REMEDIES.read_text(encoding="utf-8"))
     by_code: dict[str, list[Raised]] = defaultdict(list)
@@ -128,19 +129,19 @@ def entries() -> dict[str, Entry]:
 
 @cache
 def raised() -> tuple[tuple[Raised, ...], tuple[str, ...]]:
-    """Return every place that raises a code, and those whose code the source does not tell."""
+    """Return every place that raises a code, and places whose code could not be determined."""
     inventory = Inventory(source.read(ROOT, FOLDERS))
     every = [*inventory.problems(), *inventory.rules(), *inventory.printed(), *_made()]
     return tuple(dict.fromkeys(every)), tuple(sorted({*inventory.unresolved}))
 
 
 class Inventory:
-    """The problems of some modules; `unresolved` are places whose code the source does not tell."""
+    """The problems that modules raise; `unresolved` has places whose code is not determined."""
 
     def __init__(self, modules: Mapping[str, Module]) -> None:
         self.modules = modules
         self.unresolved: list[str] = []
-        # Name of a function → its calls: a method is found by its name alone.
+        # Name of a function or method → calls of that name. The object's type is unknown.
         self.calls: dict[str, list[tuple[Scope, ast.Call]]] = defaultdict(list)
         for module in modules.values():
             scopes: dict[Function | None, Scope] = {}
@@ -153,10 +154,10 @@ class Inventory:
     # Calls.
 
     def problems(self) -> Iterator[Raised]:
-        """Those of `CLASSES`, and of the functions that build them."""
+        """Yield the places that build a problem by one of CLASSES, directly or by a helper."""
         for name, parameters in CLASSES.items():
             for scope, call in self.calls[name.rpartition(".")[2]]:
-                # `UserError.with_code` builds the problem that it is given.
+                # Skip the call in `UserError.with_code` itself, which passes on its arguments.
                 if _dotted(scope, call.func) == name and scope.module.name != "ml.core.errors":
                     roles = _bind(call, parameters, scope)
                     severity = " ".join(scope.texts(roles.get("severity"))) or "error"
@@ -175,7 +176,7 @@ class Inventory:
         yield from self._raised(scope, (scope, call), builder)
 
     def _callers(self, builder: _Builder, depth: int) -> Iterator[Raised]:
-        """Yield what each call of the builder raises, at the place of the call."""
+        """Yield the problems of each call of the builder's function, at the place of the call."""
         function = builder.scope.function
         assert function is not None
         for caller, call in self.calls[function.name]:
@@ -215,7 +216,7 @@ class Inventory:
     def _raised(
         self, scope: Scope, site: tuple[Scope, ast.Call], builder: _Builder
     ) -> Iterator[Raised]:
-        """What the builder raises by a call in another scope; its own binds its parameters."""
+        """Yield the problems of the call `site`; `scope` is the builder's, bound to the call."""
         place = f"{site[0].module.path}:{site[1].lineno}"
         for choice in _rows(scope, builder.roles):
             texts = {
@@ -224,7 +225,7 @@ class Inventory:
             }
             codes = [text for text in texts.pop("code", ()) if _CODE.fullmatch(text)]
             if not codes and isinstance(builder.roles.get("code"), ast.Name):
-                codes = [*_returned(site[0].module)]  # sent here by another process
+                codes = [*_returned(site[0].module)]  # the code is a result of another function
             if not codes and not builder.is_guess:
                 self.unresolved.append(place)
             for name in codes:
@@ -240,7 +241,7 @@ class Inventory:
     # Rules of `ml check`.
 
     def rules(self) -> Iterator[Raised]:
-        """Yield the rules: the docstring is the cause, their findings say what was expected."""
+        """Yield the rules of `ml check`; the first line of the docstring is the cause."""
         for module in self.modules.values():
             for functions in module.functions.values():
                 for function in functions:
@@ -274,10 +275,10 @@ class Inventory:
     # Texts that scripts print.
 
     def printed(self) -> Iterator[Raised]:
-        """Scripts of a job print problems as text."""
+        """Yield the problems that scripts of a job print as text."""
         for module in self.modules.values():
             if module.name in ("ml.core.errors", "ml.toolkit.data.tables"):
-                continue  # they format a problem
+                continue  # these modules format problems of others
             for node, function in _texts(module):
                 scope = Scope(self.modules, module, function)
                 yield from self._printed(scope, node)
@@ -305,7 +306,7 @@ class Inventory:
                 )
 
     def _constructed(self, builder: _Builder) -> Iterator[Raised]:
-        """Yield what calls of an exception raise that prints itself, and of its subclasses."""
+        """Yield the problems of calls of an exception that formats itself, or of a subclass."""
         classes = [(node.name, node) for module in self.modules.values() for node in module.classes]
         names = {name for name, node in classes if builder.scope.function in node.body}
         while more := {
@@ -321,7 +322,7 @@ class Inventory:
 
 
 def _made() -> Iterator[Raised]:
-    """Yield what the recipes of make print."""
+    """Yield the problems that recipes of the makefiles print."""
     for name in MAKEFILES:
         lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, start=1):
@@ -331,7 +332,7 @@ def _made() -> Iterator[Raised]:
 
 
 def _dotted(scope: Scope, target: ast.expr) -> str:
-    """Return the dotted name of a class, a classmethod or a function, as its module defines it."""
+    """Return the dotted name, with its module, of the class or function that is called."""
     if isinstance(target, ast.Attribute):
         above = _dotted(scope, target.value)
         return f"{above}.{target.attr}" if above else ""
@@ -344,11 +345,11 @@ def _dotted(scope: Scope, target: ast.expr) -> str:
 def _bind(
     call: ast.Call, parameters: Iterable[str], scope: Scope | None = None
 ) -> dict[str, ast.expr]:
-    """Return the arguments of a call by the names of the parameters."""
+    """Return the arguments of a call by parameter name; skip those that cannot be matched."""
     arguments: dict[str, ast.expr] = {}
     names = iter(parameters)
     for argument in call.args:
-        # `*("a", b)` stands for its items.
+        # Expand `*("a", b)` to its items.
         items = [argument]
         if isinstance(argument, ast.Starred):
             stated = scope.locals.get(source.node_name(argument.value), []) if scope else []
@@ -376,7 +377,10 @@ def _is_parameter(scope: Scope, expression: ast.expr) -> bool:
 
 
 def _argument(scope: Scope, expression: ast.expr, call: ast.Call) -> ast.expr | None:
-    """What a call passes for a parameter of the scope's function; None for another expression."""
+    """Return what a call passes for a parameter; None if the expression is not a parameter.
+
+    `scope` is that of the called function.
+    """
     if not _is_parameter(scope, expression):
         return None
     assert isinstance(expression, ast.Name)
@@ -387,8 +391,10 @@ def _argument(scope: Scope, expression: ast.expr, call: ast.Call) -> ast.expr | 
 def _rows(
     scope: Scope, roles: Mapping[str, ast.expr]
 ) -> Iterator[dict[str, tuple[Scope, ast.expr]]]:
-    """Yield the expressions of the roles with their scopes: one row for each tuple that a function
-    of the product returns as `code, found, …`, else the roles as they are.
+    """Yield role → (scope, expression).
+
+    If the code is an item of a tuple that another function returns, there is a row for each such
+    tuple; otherwise, there is one row with the roles unchanged.
     """
     as_they_are = {role: (scope, expression) for role, expression in roles.items()}
     name = roles.get("code")
@@ -407,7 +413,7 @@ def _rows(
 
 
 def _returned(module: Module) -> Iterator[str]:
-    """Yield the codes that functions of a module return as `return "a-code", message`."""
+    """Yield the codes in `return "a-code", message` statements of a module."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and node.value.elts:
             first = node.value.elts[0]
@@ -417,7 +423,7 @@ def _returned(module: Module) -> Iterator[str]:
 
 
 def _findings(scope: Scope) -> Iterator[tuple[Scope, ast.Call]]:
-    """Yield the calls of `Finding` in a rule, and in the functions of its module that it calls."""
+    """Yield calls of `Finding` in a rule's function and in functions of its module it calls."""
     seen: set[int] = set()
     waiting = [scope.function]
     while waiting:
@@ -434,7 +440,7 @@ def _findings(scope: Scope) -> Iterator[tuple[Scope, ast.Call]]:
 
 
 def _texts(module: Module) -> Iterator[tuple[ast.expr, Function | None]]:
-    """Yield the outermost texts of a module that begin like a printed problem."""
+    """Yield string expressions of a module that begin with `error[` or `warning[`."""
     waiting: list[tuple[ast.AST, Function | None]] = [(module.tree, None)]
     while waiting:
         node, function = waiting.pop()
@@ -452,7 +458,7 @@ def _texts(module: Module) -> Iterator[tuple[ast.expr, Function | None]]:
 
 
 def page() -> str:
-    """Return the codes, alphabetically, each with an anchor `error-CODE`."""
+    """Return the page: all codes in alphabetical order, each with an anchor `error-CODE`."""
     parts = []
     letter = ""
     for entry in entries().values():
@@ -469,7 +475,7 @@ def _section(entry: Entry) -> str:
         lines.append("A warning: the command continues.")
     lines += [f"Rule: {escape(error.rule)}" for error in entry.raised if error.rule]
     lines += [escape(entry.extra[name]) for name in ("cause", "remedy") if name in entry.extra]
-    # The same texts, raised in several places, are one row.
+    # Places with the same texts share a row.
     places: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for error in entry.raised:
         texts = (_either(error.actual), _either(error.expected), _either(error.hint))
@@ -487,5 +493,5 @@ def _section(entry: Entry) -> str:
 
 
 def _either(texts: Iterable[str]) -> str:
-    """Return the texts that one place can print."""
+    """Join the texts that a place can print to one text."""
     return "; or ".join(escape(text) for text in texts if text.strip("… ."))

@@ -1,4 +1,4 @@
-"""The rows of `make azure-first-day`: command, expected answer, source, what to do if not."""
+"""Generate the table of `make azure-first-day`: command, expected answer, source, remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ml.backends.azure.first_day.rows import Row, load
 
 
 def page() -> str:
-    """Return the rows in their groups."""
+    """Return the page: a table for each group of rows."""
     parts = []
     for group, rows in groupby(load(), lambda row: row.group):
         parts += [f"## {group}", *map(_section, rows)]

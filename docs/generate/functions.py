@@ -1,4 +1,4 @@
-"""What the code of a project imports: the signatures and docstrings of functions and classes."""
+"""Generate the reference of the functions and classes that projects import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import ml.repository.scaffold
 from docs.generate.markdown import code, escape, paragraphs
 
 TEMPLATES = Path(ml.repository.scaffold.__file__).parent / "templates"
-# What projects with other data, another loop or charts import, beyond the templates.
+# Module → names that projects may import, besides those that the templates import.
 OTHERS = {
     "ml.measures.contributions": {"permuted"},
     "ml.measures.measurement": {"evaluate", "Rows", "Training", "Features", "metric_values"},
@@ -30,13 +30,13 @@ OTHERS = {
     "ml.toolkit.training.timing": {"latency"},
     "ml.toolkit.training.tracking": {"tracking", "Tracker"},
 }
-# Read from their source: the documentation is built without PyTorch.
+# These modules are parsed, not imported, since the site is built without PyTorch.
 TORCH = Path(ml.repository.scaffold.__file__).parents[2] / "toolkit" / "torch"
 _IMPORT = re.compile(r"^from (ml\.(?:measures|toolkit|serving)\S+) import (.+)$", re.M)
 
 
 def names() -> dict[str, set[str]]:
-    """Module → the names that projects import from it."""
+    """Return each module → the names that projects import from it."""
     imported = {module: {*others} for module, others in OTHERS.items()}
     for file in TEMPLATES.rglob("*.py.jinja"):
         for module, text in _IMPORT.findall(file.read_text(encoding="utf-8")):
@@ -46,7 +46,7 @@ def names() -> dict[str, set[str]]:
 
 
 def page() -> str:
-    """Return a section for each module, with an entry for each name."""
+    """Return the page: a section for each module, with an entry for each name."""
     parts: list[str] = []
     for module, imported in names().items():
         parts.append(f"## {module}")
@@ -76,14 +76,14 @@ def _entry(name: str, member: Any) -> Iterator[str]:
 
 
 def _parsed(module: ast.Module) -> Iterator[str]:
-    """The entries of the public functions and classes of a module's source; not of exceptions."""
+    """Yield the entries of a parsed module's public functions and classes, except exceptions."""
     for node in module.body:
         if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
             continue
         methods = [member for member in node.body if isinstance(member, ast.FunctionDef)]
         constructor = {method.name: method for method in methods}.get("__init__")
         if isinstance(node, ast.ClassDef) and not (constructor or node.decorator_list):
-            continue  # an exception, or a hook of a library
+            continue  # an exception, or a method that a library calls
         yield f"### {node.name}"
         function = node if isinstance(node, ast.FunctionDef) else constructor
         yield f"```python\n{_signature(node.name, function, node)}\n```"
@@ -98,7 +98,7 @@ def _parsed(module: ast.Module) -> Iterator[str]:
 
 
 def _signature(name: str, function: ast.FunctionDef | None, owner: ast.AST) -> str:
-    """Return the name with its parameters; of a dataclass with its fields."""
+    """Return a parsed function's or class's signature; a dataclass has its fields as parameters."""
     if function is None:
         assert isinstance(owner, ast.ClassDef)
         fields = [ast.unparse(line) for line in owner.body if isinstance(line, ast.AnnAssign)]
@@ -121,13 +121,13 @@ def _method(name: str, value: Any) -> str:
 
 
 class _Annotation(str):
-    """An annotation that a signature shows without quotes."""
+    """An annotation whose repr has no quotes, for the text of a signature."""
 
     __repr__ = str.__str__
 
 
 def signature(name: str, member: Any, *, one_line: bool = False) -> str:
-    """Return the name with its parameters, one a line where that is long."""
+    """Return an imported member's signature; long ones have one parameter per line."""
     stated = inspect.signature(member)
     parameters = [
         param

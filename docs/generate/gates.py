@@ -1,4 +1,4 @@
-"""The promotion gates: what each requires, and its settings in gates.yml."""
+"""Generate the reference of the promotion gates and their settings in gates.yml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from policies.promotion import gate, gate_settings
 from policies.promotion.engine import ROLLBACK_GATES, RULES
 from policies.waivers import NEVER
 
-# What tightens a setting, in words.
+# Kind of setting → text that says which change makes it stricter.
 _TIGHTER = {
     id(gate.ALLOW_LIST): "remove names",
     id(gate.DEMANDS): "add names",
@@ -28,7 +28,7 @@ _DIRECTIONS: Mapping[Any, str] = {gt: "lower", lt: "raise", ne: "not change"}
 
 
 def page() -> str:
-    """Return every gate, in the order in which they are evaluated."""
+    """Return the page: all gates in the order of their evaluation."""
     policy = gate_settings.POLICY.read_text(encoding="utf-8")
     values = yaml.safe_load(policy)["gates"]
     comments = read_comments(policy)
@@ -91,9 +91,9 @@ def shown(value: object) -> str:
 
 
 def read_comments(text: str) -> dict[tuple[str, ...], str]:
-    """Return the comments of gates.yml: of a gate and, by (gate, setting), of its settings.
+    """Return the comments in a gates.yml by (gate,) or (gate, setting).
 
-    A comment is on the line of the key, or on the lines above it.
+    A comment is on the key's line or on the lines above it.
     """
     comments: dict[tuple[str, ...], str] = {}
     above: list[str] = []

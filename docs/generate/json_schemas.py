@@ -1,4 +1,4 @@
-"""Settings files with a JSON Schema: the stack files and release.yml."""
+"""Generate the reference of settings files with a JSON Schema: stack files and release.yml."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ RELEASE = ROOT / "ml/release/declaration/release.schema.json"
 
 
 def stack_page() -> str:
-    """Return the settings of a stack file."""
+    """Return the page of the settings in a stack file."""
     schema = loader.schema()
     return _page(schema, schema["properties"]["config"], "stack")
 
 
 def release_page() -> str:
-    """Return the fields of release.yml."""
+    """Return the page of the fields in release.yml."""
     schema = json.loads(RELEASE.read_text(encoding="utf-8"))
     return _page(schema, schema, "release")
 
 
 def _page(document: Schema, top: Schema, kind: str) -> str:
-    """Return a table of the top level, then one for each mapping that it names."""
+    """Return a table of the top-level fields, then one for each nested mapping."""
     definitions = document.get("$defs", {})
     top = definitions.get(_target(top), top)
     parts = [_table(top, kind)]
@@ -66,7 +66,7 @@ def _target(field: Schema) -> str:
 
 
 def _type(field: Schema, kind: str) -> str:
-    """Return the type of a value with its bounds; a mapping links to its table."""
+    """Return a field's type with its bounds; a nested mapping becomes a link to its table."""
     if target := _target(field):
         return "a mapping" if target == "mapping" else f"[{target}](#{kind}-{target.lower()})"
     if "const" in field:

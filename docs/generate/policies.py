@@ -1,4 +1,4 @@
-"""The infrastructure rules of policies/infra: what each requires of which resources."""
+"""Generate the reference of the infrastructure rules in policies/infra."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from policies import infra
 from policies.infra import limits
 from policies.infra.rule import Rule, Rules
 
-# It hands the rules to Pulumi, whose packages a build of these pages does not need.
+# The module that registers the rules with Pulumi, whose packages the site's build lacks.
 _PACK = "pack"
 
 
 def modules() -> dict[str, Rules]:
-    """Return the modules that declare rules, each with its rules."""
+    """Return the name of each module that declares rules → its rules."""
     names = sorted(module.name for module in pkgutil.iter_modules(infra.__path__))
     found = {}
     for name in names:
@@ -29,7 +29,7 @@ def modules() -> dict[str, Rules]:
 
 
 def page() -> str:
-    """Return every rule by its module."""
+    """Return the page: a table of rules for each module."""
     every = modules()
     stacks = limits.load([rule.name for rules in every.values() for rule in rules])
     parts = []

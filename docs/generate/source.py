@@ -1,6 +1,4 @@
-"""The product's source, read without importing it: constants, functions, and the texts that an
-expression can have.
-"""
+"""Parse the product's source without importing it: constants, functions, possible texts."""
 
 from __future__ import annotations
 
@@ -13,15 +11,15 @@ from itertools import islice, product
 from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-# Stands for a value that only a run knows and no name describes.
+# Placeholder for a value that is known only at run time and has no descriptive name.
 ANY = "…"
-# An expression with more values than these is shown by the first ones.
+# Maximum possible texts of an expression.
 MOST_TEXTS = 6
 _DEPTH = 6
-# Methods of a text, and the fields that `format` fills.
+# Methods of str that are followed, and the replacement fields of `format`.
 _METHODS = ("format", "lower", "strip")
 _FIELD = re.compile(r"\{[^{}]*\}")
-# Names that say nothing about their value.
+# Variable names that do not describe their value; they become ANY.
 _VAGUE = re.compile(
     "actual|each|error|expected|found|hint|how|message|of|one|problem|reason|state|text|what|why"
 )
@@ -41,12 +39,12 @@ class Module:
 
     @property
     def name(self) -> str:
-        """Its dotted name."""
+        """Return the dotted name."""
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def read(root: Path, folders: Iterable[str]) -> dict[str, Module]:
-    """Return every module below the folders, by its dotted name."""
+    """Return the modules in the folders by dotted name."""
     modules = {}
     for folder in folders:
         for file in sorted((root / folder).rglob("*.py")):
@@ -78,7 +76,7 @@ def _index(module: Module) -> None:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names that an assignment binds, each with its value where the source states it."""
+    """Yield (name, value) for the names that an assignment binds, unpacking tuples."""
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple):
@@ -89,7 +87,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 class _Item(ast.expr):
-    """The item of a tuple that a call returns, or that a conditional expression chooses."""
+    """A synthetic expression: item `index` of the tuple that `value` evaluates to."""
 
     def __init__(self, value: ast.expr, index: int) -> None:
         super().__init__()
@@ -98,7 +96,7 @@ class _Item(ast.expr):
 
 @dataclass(frozen=True)
 class Scope:
-    """A function of a module, or its top level: the place that an expression is read in."""
+    """The scope to evaluate expressions in: a function of a module, or the module itself."""
 
     modules: Mapping[str, Module]
     module: Module
@@ -106,14 +104,17 @@ class Scope:
     bound: Mapping[str, list[str]] = field(default_factory=dict)
 
     def bound_by(self, arguments: Mapping[str, ast.expr], caller: Scope) -> Scope:
-        """This scope in one call: its parameters have the texts of the caller's arguments."""
+        """Return the scope with parameters bound to the possible texts of a call's arguments.
+
+        `caller` is the scope of the call.
+        """
         bound = {name: self.texts(value) for name, value in self.defaults.items()}
         bound |= {name: caller.texts(value) for name, value in arguments.items()}
         return replace(self, bound=bound)
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The parameters of the function; a method's without `self`."""
+        """Return the names of the function's parameters, without `self` and `cls`."""
         if self.function is None:
             return ()
         names = self.function.args
@@ -122,7 +123,7 @@ class Scope:
 
     @cached_property
     def defaults(self) -> dict[str, ast.expr]:
-        """The defaults of its parameters."""
+        """Return the defaults of the function's parameters by name."""
         if self.function is None:
             return {}
         names = self.function.args
@@ -134,7 +135,7 @@ class Scope:
 
     @property
     def locals(self) -> dict[str, list[ast.expr]]:
-        """Every value that the function assigns to a name."""
+        """Return each local name → every expression that the function assigns to it."""
         if self.function is None:
             return {}
         if self.function not in self.module.locals:
@@ -156,7 +157,7 @@ class Scope:
         return found
 
     def constant(self, expression: ast.expr) -> ast.expr | None:
-        """Return the value of a constant of this or another module that the expression names."""
+        """Return the value of the module constant that the expression refers to, else None."""
         if isinstance(expression, ast.Name):
             if expression.id in self.module.constants:
                 return self.module.constants[expression.id]
@@ -169,7 +170,7 @@ class Scope:
         return self.modules[module].constants.get(name) if module in self.modules else None
 
     def callee(self, call: ast.Call) -> tuple[str, Function] | None:
-        """The module and definition of a called function, None where the source does not tell."""
+        """Return the module and definition of a called function; None if it is not known."""
         target = call.func
         if isinstance(target, ast.Name):
             name, dotted = target.id, self.module.imports.get(target.id, "")
@@ -188,9 +189,9 @@ class Scope:
     # Texts.
 
     def texts(self, expression: ast.expr | None, depth: int = _DEPTH) -> list[str]:
-        """Return the texts that the expression can have, the first `MOST_TEXTS` of them.
+        """Return at most MOST_TEXTS possible texts of an expression.
 
-        A part that only a run knows is its name in capitals, or `ANY`.
+        A part that is known only at run time becomes its name in capitals, or ANY.
         """
         if expression is None:
             return []
@@ -222,7 +223,7 @@ class Scope:
             for value in self.locals[node.id]:
                 yield from self.texts(value, depth - 1)
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-            yield from self.texts(node.value, depth)  # the first characters of a text
+            yield from self.texts(node.value, depth)  # a slice is shown as the whole text
         elif isinstance(node, ast.Call):
             yield from self._called(node, depth - 1)
         else:
@@ -234,7 +235,7 @@ class Scope:
             yield "".join(texts)
 
     def _item(self, node: _Item, depth: int) -> Iterator[str]:
-        """Yield an item of the tuples that a conditional or a function of the product gives."""
+        """Yield the possible texts of an item of a tuple, as `_tuples` finds it."""
         for value, scope in self._tuples(node.value):
             if isinstance(value, ast.Tuple) and node.index < len(value.elts):
                 yield from scope.texts(value.elts[node.index], depth)
@@ -251,14 +252,17 @@ class Scope:
             yield value, self
 
     def returned(self, value: ast.expr) -> list[tuple[Scope, ast.Tuple]]:
-        """The tuples that a called function returns, where the value is an item of its result."""
+        """Return the tuples that a called function returns, with its scope.
+
+        `value` must be an item of the call's result; else return [].
+        """
         if not isinstance(value, _Item) or not isinstance(value.value, ast.Call):
             return []
         tuples = self._tuples(value.value)
         return [(scope, node) for node, scope in tuples if isinstance(node, ast.Tuple)]
 
     def _called(self, node: ast.Call, depth: int) -> Iterator[str]:
-        """What a call gives: a text of methods of str, else what a function of ours returns."""
+        """Yield the possible texts of a call: of a str method, or of a function in the source."""
         if isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
             yield from (_FIELD.sub(ANY, text) for text in self.texts(node.func.value, depth))
         elif (called := self.callee(node)) and depth > 2:
@@ -284,7 +288,7 @@ def _is_text(node: ast.expr | None) -> bool:
 
 
 def _iterated(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names that a loop binds, with each of the values that the source lists."""
+    """Yield (name, value) for each value of a literal list or dict that a loop iterates over."""
     if isinstance(values, ast.Tuple | ast.List):
         for value in values.elts:
             yield from _pairs(target, value)
@@ -295,7 +299,7 @@ def _iterated(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.exp
 
 
 def node_name(node: ast.expr) -> str:
-    """Return the last name of `a`, `a.b` or `a.b.c`; "" for any other expression."""
+    """Return the last part of a name: `a.b.c` → c; "" for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else ""
@@ -308,7 +312,7 @@ def _placeholder(node: ast.expr) -> str:
 
 
 def calls(module: Module) -> Iterator[tuple[ast.Call, Function | None]]:
-    """Yield every call of a module with the innermost function around it."""
+    """Yield every call of a module with its innermost function; None at the top level."""
     waiting: list[tuple[ast.AST, Function | None]] = [(module.tree, None)]
     while waiting:
         node, function = waiting.pop()
@@ -319,5 +323,5 @@ def calls(module: Module) -> Iterator[tuple[ast.Call, Function | None]]:
 
 
 def index_of(value: ast.expr) -> int | None:
-    """Return the index of an item of a returned tuple; None for any other value."""
+    """Return the index of an `_Item`; None for other expressions."""
     return value.index if isinstance(value, _Item) else None

@@ -1,4 +1,4 @@
-"""The workflows of GitHub Actions: triggers, jobs, permissions, secrets and variables."""
+"""Generate the reference of the GitHub workflows: triggers, jobs, permissions, secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ml.core.imports import ROOT
 FOLDER = ROOT / ".github/workflows"
 CI_MINUTES = """Sums of `timeout-minutes`: waiting for Azure counts, waiting for approvals does not.
 After 330 minutes the next run of `merge.yml`, or your next `/train`, waits for the training."""
-# The jobs that bill at each event.
+# Event → the jobs whose minutes it costs.
 EVENTS = {
     "pull request: documents": "check.yml: affected, links, required; comment.yml: comment",
     "pull request: project, stack, policy": (
@@ -53,7 +53,7 @@ _READ = re.compile(r"\b(secrets|vars)\.([A-Z][A-Z0-9_]*)")
 
 
 def page() -> str:
-    """Each workflow, every variable and secret with the jobs that read it, and CI minutes."""
+    """Return the page: workflows, variables and secrets with their jobs, and CI minutes."""
     parts: list[str] = []
     readers: dict[tuple[str, str], list[str]] = defaultdict(list)
     for file in sorted(FOLDER.glob("*.yml")):
@@ -82,7 +82,7 @@ def page() -> str:
 
 
 def jobs_of(event: str) -> list[tuple[str, str]]:
-    """Return the file and the name of each job that bills at an event."""
+    """Return (file, name) of each job whose minutes an event costs."""
     return [
         (file, job)
         for file, names in re.findall(r"([\w-]+\.yml): ([\w, -]+)", EVENTS[event])
@@ -91,7 +91,7 @@ def jobs_of(event: str) -> list[tuple[str, str]]:
 
 
 def minutes_of_events() -> dict[str, int]:
-    """Return the sum of `timeout-minutes` over the jobs of each event."""
+    """Return each event → the sum of its jobs' `timeout-minutes`."""
     jobs = {
         file.name: yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)["jobs"]
         for file in FOLDER.glob("*.yml")
@@ -103,12 +103,12 @@ def minutes_of_events() -> dict[str, int]:
 
 
 def read_by(job: Any) -> set[tuple[str, str]]:
-    """Return the variables (`vars`) and `secrets` that a job reads."""
+    """Return (`vars` or `secrets`, name) of the variables and secrets that a job reads."""
     return names_in(yaml.safe_dump(job, width=10_000))
 
 
 def names_in(text: str) -> set[tuple[str, str]]:
-    """Return the variables (`vars`) and `secrets` that a text names."""
+    """Return (`vars` or `secrets`, name) of the variables and secrets in a text."""
     return set(_READ.findall(text))
 
 

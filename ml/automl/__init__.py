@@ -1,4 +1,4 @@
-"""The code of an AutoML job's trials: it travels to the node.
+"""Run the trials of an AutoML job on a node.
 
-`ml.backends.local.automl_sweep` compiles the job to the sweep that runs them.
+`ml.backends.local.automl_sweep` compiles the job to a sweep that runs these trials.
 """

@@ -1,4 +1,4 @@
-"""Cache what the trials of an AutoML job compute alike, since each is a separate process."""
+"""Cache results that an AutoML job's trials, which are separate processes, have in common."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TypeVar
 
 Value = TypeVar("Value")
-# The cache's folder below that of a search; it is deleted once the job is Completed.
+# Name of the cache's folder in a search's folder; it is deleted once the job is Completed.
 FOLDER = "cache"
-# The most bytes per search; the least recently read values are evicted first.
+# Maximum bytes per search; the least recently read values are evicted first.
 MOST = 256 * 2**20
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Values by the keys that they were computed from.
+    """A cache of pickled values in a folder.
 
-    They are pickles that the search wrote itself, and never part of a model. A search that is
-    resumed after its code has changed does not read the old ones.
+    The search reads only pickles that it wrote itself; they are never part of a model. The keys
+    include the source code, so that a resumed search does not read values of older code.
     """
 
     folder: Path | None = None  # None: nothing is cached
@@ -36,15 +36,15 @@ class Cache:
         parts = (key.encode() if isinstance(key, str) else key for key in keys)
         digests = b"".join(hashlib.sha256(part).digest() for part in (_code(), *parts))
         file = self.folder / hashlib.sha256(digests).hexdigest()
-        # pickle raises nearly anything for a file that was damaged.
+        # pickle may raise almost any exception for a damaged file.
         with suppress(Exception), file.open("rb") as stream:
             value: Value = pickle.load(stream)
             file.touch()
             return value
         value = compute()
-        # If the disk is full, nothing is cached.
+        # Go on without the cache if the disk is full.
         with suppress(OSError):
-            # An empty file marks a value that is too large.
+            # An empty file marks a value that is too large for the cache.
             if not file.exists() or file.stat().st_size:
                 self._keep(file, value)
         return value
@@ -71,7 +71,7 @@ class Cache:
 @functools.cache
 def _code() -> bytes:
     """Return the source code of the modules that read, encode and fit a table, as a cache key."""
-    # Import here: the job's own process trains nothing and needs no NumPy.
+    # Import here, since the process of the sweep itself does not need NumPy.
     from ml.serving.scoring import columns
     from ml.toolkit import automl
 

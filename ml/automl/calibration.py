@@ -1,7 +1,7 @@
-"""Calibrate probabilities, in the format of `ml.serving.scoring.members`.
+"""Calibrate probabilities; `ml.serving.scoring.members` defines the format of a calibration.
 
-The methods are sigmoid (Platt 1999), and for two classes isotonic regression (Zadrozny and Elkan
-2002). scikit-learn's `CalibratedClassifierCV` fits the same, but as an object. Rows are weighted.
+The methods are sigmoid (Platt 1999) and, for two classes, isotonic regression (Zadrozny and Elkan
+2002), as in scikit-learn's `CalibratedClassifierCV`. Rows may have weights.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Fit = Callable[[Values, NDArray[Any], Values], Calibration]
 # "It is not advisable to use isotonic calibration when the number of calibration samples is too low
 # (≪ 1000) since it then tends to overfit" (scikit-learn's user guide, 1.16.3).
 ISOTONIC_ROWS = 1_000
-# The fewest rows of the rarest class, and the least relative gain in log loss.
+# Minimum rows of the rarest class, and minimum relative improvement of the log loss.
 FEWEST, GAIN = 45, 0.002
 
 
 def sigmoid(predictions: Values, labels: NDArray[Any], weights: Values) -> Calibration:
-    """Fit Platt's sigmoid to the log odds; for several classes one-vs-rest."""
+    """Fit Platt's sigmoid to the log odds; one-vs-rest for more than two classes."""
     from sklearn.linear_model import LogisticRegression
 
     slopes, intercepts = [], []
     for number, odds in enumerate(log_odds(predictions).reshape(len(labels), -1).T):
         is_one = labels == (1 if predictions.ndim == 1 else number)
         slope, intercept = 1.0, 0.0
-        if 0 < is_one.sum() < len(is_one):  # of a group or a time all may be of one class
+        if 0 < is_one.sum() < len(is_one):  # a fold by group or time may have one class only
             model = LogisticRegression(C=1e4, max_iter=500)
             model.fit(odds.reshape(-1, 1), is_one, sample_weight=weights)
-            # A negative slope would reverse the order: it has fitted noise.
+            # A negative slope would reverse the ranking: the fit is noise.
             if model.coef_[0, 0] > 0:
                 slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
         slopes.append(slope)
@@ -47,7 +47,7 @@ def sigmoid(predictions: Values, labels: NDArray[Any], weights: Values) -> Calib
 
 
 def isotonic(predictions: Values, labels: NDArray[Any], weights: Values) -> Calibration:
-    """Fit an isotonic regression; return its points."""
+    """Fit an isotonic regression; return its support points."""
     from sklearn.isotonic import IsotonicRegression
 
     model = IsotonicRegression(y_min=1e-4, y_max=1 - 1e-4, out_of_bounds="clip")
@@ -57,8 +57,9 @@ def isotonic(predictions: Values, labels: NDArray[Any], weights: Values) -> Cali
 
 
 def rarest(labels: NDArray[Any], rows: Sequence[Rows], weights: Values, classes: int) -> int:
-    """Return how many different rows the rarest class has among these, which other seeds predict
-    again; a row without weight is none.
+    """Return the number of distinct rows of the rarest class; rows of weight 0 do not count.
+
+    `rows` has the row numbers of each fold, or the same ones for each seed.
     """
     different = _different(rows, weights)
     return int(np.bincount(labels[different].astype(np.int64), minlength=classes).min())
@@ -76,10 +77,11 @@ def calibrate(
     seed: int,
     weights: Values | None = None,
 ) -> tuple[Calibration | None, OutOfFoldPredictions, str]:
-    """Return the calibration or None, the cross-fitted predictions, and a note.
+    """Return the best calibration, its cross-fitted predictions, and a note with its log loss.
 
-    A calibration is used if it lowers the log loss of predictions that it was not fitted to,
-    without lowering `value`, the search's metric. `weights` are those of all rows of the table.
+    A calibration is used only if it lowers the cross-fitted log loss by GAIN without lowering
+    `value`, the search's metric; otherwise return (None, `out_of_fold`, ""). `weights` has one
+    weight for each row of the table.
     """
     from sklearn.metrics import log_loss
 
@@ -89,7 +91,7 @@ def calibrate(
     if rarest(out_of_fold.labels, out_of_fold.rows, by_row, classes) < FEWEST:
         return None, out_of_fold, ""
     everywhere = np.concatenate(out_of_fold.rows)
-    # Scale the weights to a mean of 1: the fit balances their sum against its penalty.
+    # Scale the weights to a mean of 1: their sum determines the effect of the fit's penalty.
     by_row = by_row / by_row[everywhere].mean()
 
     def loss(predictions: OutOfFoldPredictions) -> float:

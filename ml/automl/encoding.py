@@ -1,9 +1,8 @@
 """Fit the featurization to training rows, as the document of `ml.serving.scoring.columns`.
 
-Serving computes each value with `Input`, and so does this module, once per distinct text: the
-numbers are bit-identical. The exception are target means: a row that they were fitted to gets the
-means of other rows (as in scikit-learn's TargetEncoder), or else a model would trust them too
-much.
+This module encodes each distinct text with `Input`, as serving does, so the numbers are identical.
+The exception is target encoding: training rows get cross-fitted means of other rows, as in
+scikit-learn's TargetEncoder, to avoid target leakage.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ml.toolkit.automl.cells import stop
 if TYPE_CHECKING:
     import pandas as pd
 
-# The most words of a text that become columns, and the training rows needed per word.
+# Maximum words of a text column that become features, and training rows required per word.
 MOST_WORDS, ROWS_OF_WORD = 200, 10
 # The code of a missing value.
 _MISSING = -1
@@ -40,10 +39,10 @@ _MISSING = -1
 def fit(
     table: Table, labels: NDArray[Any], rows: Rows, classes: Sequence[str], choices: Choices
 ) -> dict[str, Any]:
-    """Fit the encoding of each column to these rows and return the document of `columns.json`.
+    """Fit the encoding of each column to `rows`; return the content of `columns.json`.
 
-    `labels` are numbers (class numbers in a classification). `classes` names the classes of a
-    multiclass task and is empty otherwise.
+    `labels` has the class numbers or the regression's target, for all rows of the table. `classes`
+    has the names of the classes of a multiclass task; else it is empty.
     """
     inputs = []
     for column in table.columns:
@@ -62,7 +61,7 @@ def fit(
             entry |= _means(table, column, labels, rows, classes)
         if column.feature in ("number", "category", "date") and "fill" not in entry:
             entry |= _typical(entry, table.frame[column.name].iloc[rows])
-        # In few rows, every word of a text column may be too rare to be a feature.
+        # Skip text columns in which every word is too rare to be a feature.
         if column.used and all(entry.get(kind, True) for kind in ("words", "parts")):
             inputs.append(entry)
     if not inputs:
@@ -80,7 +79,7 @@ def fit(
 
 
 def _typical(entry: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any]:
-    """Return the imputation for missing values of an input with these values."""
+    """Return the fields of an input's entry that say how missing values are imputed."""
     column, present = Input(entry), values.dropna()
     different = present.unique()
     if present.dtype == "category":
@@ -90,7 +89,7 @@ def _typical(entry: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any]
 
 
 def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float:
-    """Return the number that replaces a missing one (`transformer_params`: imputer)."""
+    """Return the number that replaces missing ones, by the imputer in `transformer_params`."""
     from sklearn.impute import SimpleImputer
 
     fill = settings.get("fill_value") or 0.0
@@ -111,9 +110,10 @@ def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float
 
 
 def _date(table: Table, column: Column, rows: Rows, orders: bool) -> dict[str, Any]:
-    """Return the encoding of a date: the parts that vary in these rows.
+    """Return the encoding of a date column: the calendar parts that vary in these rows, and days.
 
-    If the column orders the folds, year and days are left out: validation rows are always later.
+    If the column `orders` the folds, the year and the days are left out, since their values in
+    validation rows are always outside the training range.
     """
     values = table.frame[column.name].iloc[rows].dropna().unique()
     times = [time for text in values if (time := read_date(str(text), column.order))]
@@ -134,29 +134,29 @@ def _words(table: Table, column: Column, rows: Rows) -> dict[str, Any]:
     )
     try:
         vectorizer.fit(texts)
-    except ValueError:  # no word is in two texts
+    except ValueError:  # no word occurs in two texts
         return {"words": [], "idf": []}
     vocabulary = vectorizer.get_feature_names_out().tolist()
     return {"words": vocabulary, "idf": vectorizer.idf_.tolist()}
 
 
 def _codes(table: Table, column: str, rows: Rows) -> NDArray[np.int64]:
-    """Return the category codes of values; -1 for a missing one."""
+    """Return the category codes of a column in `rows`; -1 if missing."""
     codes: NDArray[np.int64] = table.frame[column].cat.codes.to_numpy()[rows].astype(np.int64)
     return codes
 
 
 def _encoder(others: Any = 5) -> Any:
-    """Make a target encoder for numeric targets; a class is encoded as 0 or 1."""
+    """Return scikit-learn's target encoder for numeric targets; `others` is its `cv`."""
     from sklearn.preprocessing import TargetEncoder
 
     return TargetEncoder(target_type="continuous", smooth="auto", cv=others)
 
 
 def _targets(labels: NDArray[Any], classes: int) -> list[NDArray[np.float64]]:
-    """Return the targets to average: the labels, or for each class whether a row has it.
+    """Return the targets to average: the labels, or an indicator (0, 1) of each of `classes`.
 
-    A class without a row among these has a target too.
+    A class without rows has an indicator, too.
     """
     targets = [labels == number for number in range(classes)] or [labels]
     return [target.astype(np.float64, copy=False) for target in targets]
@@ -165,7 +165,7 @@ def _targets(labels: NDArray[Any], classes: int) -> list[NDArray[np.float64]]:
 def _cross_fitted(
     codes: NDArray[np.int64], labels: NDArray[Any], classes: int
 ) -> NDArray[np.float32]:
-    """Return cross-fitted target means for each row; all classes use the same folds."""
+    """Return cross-fitted target means (rows, classes or 1); all classes use the same folds."""
     from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold
 
     kind = KFold if labels.dtype.kind == "f" else StratifiedKFold
@@ -185,7 +185,10 @@ def _cross_fitted(
 def _means(
     table: Table, column: Column, labels: NDArray[Any], rows: Rows, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Return smoothed target means ("auto": empirical Bayes, Micci-Barreca 2001)."""
+    """Return the entry of a target encoding: smoothed means of each category.
+
+    The smoothing is scikit-learn's "auto", an empirical Bayes estimate (Micci-Barreca 2001).
+    """
     codes = _codes(table, column.name, rows)
     targets = _targets(labels[rows], len(classes))
     encoders = [_encoder().fit(codes.reshape(-1, 1), target) for target in targets]
@@ -205,14 +208,14 @@ def matrix(
     rows: Rows,
     fitted: NDArray[Any] | None = None,
 ) -> NDArray[np.float32]:
-    """Return these rows as numbers, as `Columns.matrix` does, in single precision.
+    """Return the encoded rows (rows, features), as `Columns.matrix` does, in single precision.
 
-    `fitted` are all labels if the document was fitted to these rows: target means then come from
-    other rows.
+    Pass the labels of all rows as `fitted` if the document was fitted to these rows: their target
+    means are then cross-fitted.
     """
     inputs = [Input(entry) for entry in document["inputs"]]
     starts = np.cumsum([0, *(len(part.names) for part in inputs)])
-    # Compute these first, since scikit-learn needs much memory.
+    # Compute these before the result is allocated, since scikit-learn needs much memory.
     cross_fitted = {
         index: _cross_fitted(
             _codes(table, column.name, rows), fitted[rows], len(document["classes"])
@@ -237,7 +240,7 @@ def matrix(
 
 
 def _of_texts(column: Input, texts: Any, codes: NDArray[Any]) -> NDArray[np.float32]:
-    """Encode each text as in serving; the last row encodes a missing text (code -1)."""
+    """Encode each text that occurs in `codes` as in serving; the last row is for missing texts."""
     numbers = np.empty((len(texts) + 1, len(column.names)), dtype=np.float32)
     for place in np.flatnonzero(np.bincount(codes.astype(np.int64) + 1)).tolist():
         text = None if place == 0 else str(texts[place - 1])
@@ -246,5 +249,5 @@ def _of_texts(column: Input, texts: Any, codes: NDArray[Any]) -> NDArray[np.floa
 
 
 def columns(document: Mapping[str, Any]) -> Columns:
-    """Return the columns that encode rows in serving."""
+    """Return the encoder that serving uses, from the content of `columns.json`."""
     return Columns(document, lambda row: row)

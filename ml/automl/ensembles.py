@@ -1,9 +1,8 @@
-"""Ensembles of trials, by their out-of-fold predictions.
+"""Build ensembles of trials from their out-of-fold predictions.
 
-The members of a vote are chosen as Caruana et al. 2004 ("Ensemble selection from libraries of
-models") do it: again and again the trial that improves the mean most, which may be one that is in
-it already. A stack is a model of the members' predictions (Wolpert 1992, "Stacked generalization").
-So is a calibration of one trial's (`ml.automl.calibration`).
+A vote selects its members greedily with replacement (Caruana et al. 2004, "Ensemble selection from
+libraries of models"). A stack is a model of the members' predictions (Wolpert 1992, "Stacked
+generalization"). `ml.automl.calibration` also fits a model to predictions, of one trial.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from ml.serving.scoring.members import FILE as MEMBERS
 VOTING, STACK = "voting_ensemble", "stack_ensemble"
 NAMES = frozenset({VOTING, STACK})
 ROUNDS = 12
-# The most members of a stack: the best of each family come before any second best.
+# Maximum members of a stack; the best trial of each family precedes all second best ones.
 MOST_STACKED = 5
-# A single validation set is split into this many parts, each predicted by models of the others.
+# A single validation set is split into this many parts for cross-fitting.
 PARTS = 5
 _FILE = "out_of_fold.npz"
 Predict = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -35,11 +34,11 @@ Predict = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class OutOfFoldPredictions:
-    """A trial's predictions for rows that it did not fit, by fold or by seed."""
+    """A trial's predictions for validation rows, one array per fold or, with one fold, per seed."""
 
-    rows: Sequence[NDArray[np.int64]]
-    values: Sequence[NDArray[np.float64]]
-    labels: NDArray[Any]
+    rows: Sequence[NDArray[np.int64]]  # row numbers
+    values: Sequence[NDArray[np.float64]]  # predictions for these rows
+    labels: NDArray[Any]  # labels of all rows of the table
 
     def save(self, folder: Path) -> None:
         """Write the predictions into a folder."""
@@ -57,7 +56,7 @@ class OutOfFoldPredictions:
 
     @property
     def all(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        """The predictions of all folds, concatenated, and the labels of their rows."""
+        """Return the predictions of all folds, concatenated, and the labels of their rows."""
         return np.concatenate(self.values), self.labels[np.concatenate(self.rows)]
 
 
@@ -66,10 +65,10 @@ def cross_fitted(
     fit: Callable[[NDArray[np.float64], NDArray[Any]], Predict],
     seed: int,
 ) -> OutOfFoldPredictions:
-    """Return out-of-fold predictions of a model that is stacked on `out_of_fold`.
+    """Return out-of-fold predictions of a second model, whose inputs are `out_of_fold`.
 
-    Each fold is predicted by a model fitted to those of the other folds; a single validation set is
-    divided into `PARTS` for this. `fit` takes predictions and their row numbers.
+    Each fold is predicted by a model fitted to the other folds; a single validation set is divided
+    into PARTS. `fit` takes predictions and their row numbers, and returns a predict function.
     """
     first = out_of_fold.rows[0]
     is_one_set = all(np.array_equal(first, row) for row in out_of_fold.rows)
@@ -87,7 +86,7 @@ def cross_fitted(
             others = [number for number in range(len(out_of_fold.rows)) if number != fold]
             of_others = np.concatenate([out_of_fold.values[number] for number in others])
             rows_of_others = np.concatenate([out_of_fold.rows[number] for number in others])
-            # With repeated folds, other folds may contain rows of this one.
+            # With repeated cross-validation, other folds may contain rows of this fold.
             not_in_fold = ~np.isin(rows_of_others, rows)
             values.append(fit(of_others[not_in_fold], rows_of_others[not_in_fold])(block))
     return OutOfFoldPredictions(out_of_fold.rows, values, out_of_fold.labels)
@@ -96,14 +95,14 @@ def cross_fitted(
 def mean(
     out_of_fold: Sequence[OutOfFoldPredictions], weights: Sequence[float]
 ) -> OutOfFoldPredictions:
-    """Return the weighted mean of predictions for the same rows."""
+    """Return the weighted mean of several trials' predictions for the same rows."""
     folds = zip(*(member.values for member in out_of_fold), strict=True)
     values = [np.average(fold, axis=0, weights=weights) for fold in folds]
     return OutOfFoldPredictions(out_of_fold[0].rows, values, out_of_fold[0].labels)
 
 
 def stack_inputs(out_of_fold: Sequence[OutOfFoldPredictions]) -> OutOfFoldPredictions:
-    """Return predictions for the same rows as columns: the inputs of a meta model."""
+    """Return several trials' predictions as columns, which are the inputs of a meta-model."""
     folds = zip(*(member.values for member in out_of_fold), strict=True)
     return OutOfFoldPredictions(
         out_of_fold[0].rows, [np.column_stack(fold) for fold in folds], out_of_fold[0].labels
@@ -113,7 +112,10 @@ def stack_inputs(out_of_fold: Sequence[OutOfFoldPredictions]) -> OutOfFoldPredic
 def choose(
     out_of_fold: Sequence[OutOfFoldPredictions], value: Callable[[OutOfFoldPredictions], float]
 ) -> Mapping[int, float]:
-    """The numbers of the members and their weights; `value` is higher for better predictions."""
+    """Select the members of a vote; return the index of each → its weight.
+
+    `value` is higher for better predictions. The weights sum to 1.
+    """
     picked: list[int] = []
     best: tuple[float, list[int]] = (-np.inf, [])
     for _ in range(ROUNDS):
@@ -130,13 +132,16 @@ def choose(
 
 
 def stacked(families: Sequence[str]) -> list[int]:
-    """Return the numbers of a stack's members, given the families of the trials, best first."""
+    """Return the indices of a stack's members; `families` are the trials' families, best first."""
     turn = [families[:index].count(family) for index, family in enumerate(families)]
     return sorted(sorted(range(len(families)), key=lambda i: (turn[i], i))[:MOST_STACKED])
 
 
 def gather(folders: Mapping[Path, float], into: Path) -> list[dict[str, Any]]:
-    """Copy the members' files and columns into one folder; return the members.json entries."""
+    """Copy the members' model files and columns.json into a folder; return members.json entries.
+
+    `folders` maps the members' model folders to their weights.
+    """
     into.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
     columns = {(folder / COLUMNS).read_bytes() for folder in folders}

@@ -19,29 +19,30 @@ from ml.measures.leakage import leaks
 if TYPE_CHECKING:
     import pandas as pd
 
-# With fewer rows, scores are dominated by chance.
+# With fewer training rows, metrics are reported as unreliable.
 FEW_ROWS = 200
-# A class with a smaller share is rare: accuracy is insensitive to it.
+# A class with a smaller share is reported as rare.
 RARE = 0.1
 MOSTLY_MISSING = 0.4
-# The most rows in the search for columns that leak the target.
+# Maximum rows in the check for target leakage.
 PROBED = 10_000
-# A column with at least this many values, each in this range of rows, may be a group column.
+# A column may define groups if it has this many distinct values, and a mean number of rows per
+# value in this range.
 GROUPS, ROWS_OF_GROUP = 20, (2.0, 50.0)
-# The share of validation rows that share their value with training rows, or are not later, from
-# which it is reported.
+# Report a column if more than this share of validation rows have a value that training rows have,
+# or are not later than all training rows.
 SHARED = 0.2
-# Duplicates of training rows are reported from this share of validation rows on, if this share of
-# rows is distinct. They are not reported if chance explains that share of the pairs: with a few
-# categorical columns, equal rows are natural. Columns in which two rows are alike with at least the
-# last share are skipped in that check.
+# Report duplicates of training rows if they are at least this share of the validation rows, at
+# least this share of the training rows is distinct, and chance explains less than this share of the
+# equal pairs, as it may with few categorical columns. The check for chance skips columns in which
+# two rows are equal with at least the last probability.
 REPEATED, DIFFERENT, BY_NATURE, HARDLY_VARIES = 0.01, 0.4, 0.5, 0.6
-# Significance of similar rows: p-value for rows of a group, standard errors for adjacent times.
+# Significance levels: p-value for similar rows in a group, standard errors for adjacent times.
 SIGNIFICANT, DEVIATIONS = 0.001, 3.0
-# The check for target-encoded columns: the most rows, the least noise share of the means that
-# allows a conclusion, and the unexplained share of the noise up to which a column is reported.
+# The check for target-encoded columns: maximum rows, minimum share of noise in the variance of the
+# means, and maximum unexplained variance as a share of the noise.
 MEANS_OF_ROWS, NOISE, LACKING = 200_000, 0.02, 0.2
-# The usual smoothing weights of target encoding.
+# Smoothing weights that are common in target encoding.
 SMOOTHED = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 300.0)
 
 ARE_FITTED = "are duplicates of training rows, target included: remove duplicate rows"
@@ -51,7 +52,7 @@ Values = NDArray[np.float64]
 
 
 def report(problem: Problem, document: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the findings with their checks; `document` is that of a model's columns.json."""
+    """Return the findings as {"check", "finding"}; `document` is a model's columns.json."""
     findings = [
         *_of_rows(problem),
         *_of_classes(problem),
@@ -90,14 +91,14 @@ def _of_classes(problem: Problem) -> Iterator[Finding]:
 def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Finding]:
     many = len(problem.fitted) > PROBED
     probed = problem.sample(problem.fitted, PROBED) if many else problem.fitted
-    # Encode as for training: target means come from other rows.
+    # Encode as for training, with cross-fitted target means.
     numbers = encoding.matrix(problem.table, document, probed, problem.labels)
     labels: Any = problem.labels_of(probed)
     if problem.task == "multiclass":
         labels = labels.astype(str)
     columns = encoding.columns(document)
     names = columns.names
-    if len(np.unique(labels)) > 1:  # a sample may lack a rare value
+    if len(np.unique(labels)) > 1:  # the sample may have only one label
         checks = leaking_features(numbers.astype(np.float64), labels, names, columns.categorical)
         yield from (("leakage", check.actual or "") for check in checks if leaks(check))
     if len(problem.labels) > MEANS_OF_ROWS:
@@ -126,7 +127,10 @@ def _targets(problem: Problem, rows: NDArray[Any]) -> Iterator[Values]:
 
 
 def _of_groups(groups: NDArray[Any], target: Values) -> tuple[Values, Values, float, float]:
-    """Return sizes and means of groups of rows, and the sums of squares within and between them."""
+    """Return the groups' sizes and means, and the sums of squares within and between groups.
+
+    `groups` has the group number of each row.
+    """
     sizes = np.bincount(groups).astype(np.float64)
     means = np.bincount(groups, target) / sizes
     within = float(((target - means[groups]) ** 2).sum())
@@ -134,9 +138,9 @@ def _of_groups(groups: NDArray[Any], target: Values) -> tuple[Values, Values, fl
 
 
 def _are_means(values: NDArray[Any], target: Values) -> bool:
-    """Return whether values are means of this target by a category, smoothed or not.
+    """Return whether the values are a target encoding, smoothed or not, of these rows' target.
 
-    Such means follow the target's noise, which means of other rows would not.
+    Such means reproduce the target's noise; means of other rows would not.
     """
     is_finite = np.isfinite(values)
     different, groups = np.unique(values[is_finite], return_inverse=True)
@@ -153,14 +157,14 @@ def _are_means(values: NDArray[Any], target: Values) -> bool:
 
 
 def _explained(a: Values, b: Values, weights: Values) -> float:
-    """Return the weighted R² of two variables."""
+    """Return the squared weighted correlation of two variables."""
     covariance = np.cov(a, b, aweights=weights)
     product = covariance[0, 0] * covariance[1, 1]
     return float(covariance[0, 1] ** 2 / product) if product else 0.0
 
 
 def _of_validation(problem: Problem) -> Iterator[Finding]:
-    """Report leaking validation rows: also in training, of a training group, or not later."""
+    """Yield findings on validation rows: duplicates of training rows, shared groups, time order."""
     choices = problem.job.choices
     if actual := _repeated(problem, *problem.folds[0]):
         yield "validation", f"{actual} validation rows {ARE_FITTED}"
@@ -179,7 +183,7 @@ def _of_validation(problem: Problem) -> Iterator[Finding]:
 
 
 def _of_test(problem: Problem) -> Iterator[Finding]:
-    """Report leaking test rows: also in training, of a training group, or not later."""
+    """Yield findings on test rows: duplicates of training rows, shared groups, time order."""
     sets, choices = (problem.fitted, problem.test), problem.job.choices
     if not len(problem.test):
         return
@@ -201,7 +205,7 @@ def _of_test(problem: Problem) -> Iterator[Finding]:
 
 
 def _repeated(problem: Problem, fitted: Rows, validation_rows: Rows) -> str:
-    """Return how many of the validation rows are fitted ones once more, target and all, or ""."""
+    """Return "N of the M" if N of M validation rows duplicate training rows, or "" if too few."""
     if not len(validation_rows):
         return ""
     keys: NDArray[np.uint64] = np.zeros(len(problem.table), np.uint64)
@@ -212,10 +216,10 @@ def _repeated(problem: Problem, fitted: Rows, validation_rows: Rows) -> str:
     if same < REPEATED * len(validation_rows) or len(different) < DIFFERENT * len(fitted):
         return ""
     for cells in _hashed(problem):
-        # The probability that two distinct rows are alike in this column.
+        # The probability that two distinct rows are equal in this column.
         counts = np.unique(cells[different], return_counts=True)[1].astype(np.float64)
         alike = float(counts @ (counts - 1)) / (len(different) * max(1, len(different) - 1))
-        # Pairs that are alike in all other columns, without the copies.
+        # The number of pairs that are equal in all columns except this one.
         others = (
             _pairs(keys - cells, different, validation_rows) - same if alike < HARDLY_VARIES else 0
         )
@@ -225,9 +229,9 @@ def _repeated(problem: Problem, fitted: Rows, validation_rows: Rows) -> str:
 
 
 def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
-    """Yield hashes of the target's cells, then of each feature's, one column at a time.
+    """Yield the hashes of the target's cells, then those of each feature, one column at a time.
 
-    So a large table is not copied.
+    This avoids a copy of a large table.
     """
     import pandas as pd
 
@@ -239,14 +243,17 @@ def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
 
 
 def _pairs(keys: NDArray[np.uint64], fitted: Rows, validation_rows: Rows) -> int:
-    """Return how many pairs of a fitted and a validation row have one key."""
+    """Return the number of pairs of a training and a validation row with equal keys."""
     unique, counts = np.unique(keys[fitted], return_counts=True)
     positions = np.minimum(np.searchsorted(unique, keys[validation_rows]), len(unique) - 1)
     return int(counts[positions][unique[positions] == keys[validation_rows]].sum())
 
 
 def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
-    """Why validation rows may know what comes later, or ""."""
+    """Return how many validation rows are not later than training rows, as a text; "" if few.
+
+    `is_named` says that the spec names this column as the time.
+    """
     times = validation.read_times(problem.table, column.name)
     fitted, validation_rows = problem.folds[0]
     if not np.isfinite(times).all():
@@ -265,12 +272,12 @@ def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
 
 
 def _early(times: Values, fitted: Rows, validation_rows: Rows) -> int:
-    """Return how many of the validation rows are not later than all those fitted."""
+    """Return the number of validation rows that are not later than all training rows."""
     return int((times[validation_rows] <= times[fitted].max()).sum())
 
 
 def _neighbours_are_alike(problem: Problem, times: Values) -> bool:
-    """Return whether targets of rows that are adjacent in time correlate significantly."""
+    """Return whether the targets of consecutive rows in time correlate significantly."""
     rows = problem.fitted[np.argsort(times[problem.fitted], kind="stable")]
     correlations = [
         float(np.corrcoef(target[1:], target[:-1])[0, 1])
@@ -283,7 +290,7 @@ def _neighbours_are_alike(problem: Problem, times: Values) -> bool:
 def _shared(
     problem: Problem, column: Column, fitted: Rows, validation_rows: Rows
 ) -> tuple[float, int]:
-    """Return the share of validation rows with a value of training rows; count these values."""
+    """Return the share of validation rows whose value training rows have, and count such values."""
     values = problem.table.frame[column.name]
     of_validation = values.iloc[validation_rows].dropna()
     both = of_validation[of_validation.isin(values.iloc[fitted].dropna().unique())]
@@ -291,7 +298,7 @@ def _shared(
 
 
 def _hangs_together(problem: Problem, column: Column) -> str:
-    """Why this may be what rows belong to, which are both fitted and validated, or ""."""
+    """Return why the column may define groups that are in both training and validation; or ""."""
     values = problem.table.frame[column.name].iloc[problem.fitted]
     if column.kind == "float" or column.feature in ("words", "date"):
         return ""
@@ -304,7 +311,7 @@ def _hangs_together(problem: Problem, column: Column) -> str:
         return ""
     rows = problem.fitted[present]
     same = _same_in_groups(problem, column, rows, codes)
-    # Only for text: counts have similar targets for neighbouring values without being groups.
+    # Only for text: numbers such as counts have similar targets without being groups.
     alike = column.kind == "text" and any(
         _are_alike(target, codes) for target in _targets(problem, rows)
     )
@@ -327,13 +334,16 @@ def _codes(values: pd.Series[Any]) -> tuple[NDArray[np.int64], int]:
 def _same_in_groups(
     problem: Problem, column: Column, rows: NDArray[Any], codes: NDArray[np.int64]
 ) -> str:
-    """Return another column that varies between groups but hardly within them, or ""."""
+    """Return the name of a column that varies between groups but hardly within them; or "".
+
+    `codes` has the group of each row.
+    """
     groups, values = len(np.unique(codes)), problem.table.frame[column.name].to_numpy()[rows]
     for candidate in problem.table.columns:
         if candidate.name == column.name or not candidate.used:
             continue
         of_rows, different = _codes(problem.table.frame[candidate.name].iloc[rows])
-        # A column with more values than groups would be the finer one.
+        # A column with more values than groups divides the rows more finely than the groups do.
         if not GROUPS // 4 <= different <= groups:
             continue
         if column.kind != "text" and _are_bands(values, codes, of_rows):
@@ -348,9 +358,9 @@ def _same_in_groups(
 
 
 def _are_bands(values: NDArray[Any], codes: NDArray[np.int64], of_rows: NDArray[np.int64]) -> bool:
-    """Return whether another column is a binning of these numbers, as age bands are.
+    """Return whether another column (`of_rows`) is a binning of these numbers, such as age bands.
 
-    Neighbouring values of an identifier would differ in it.
+    If the numbers were identifiers, consecutive ones would usually differ in the other column.
     """
     first = np.unique(codes, return_index=True)[1]
     of_groups = of_rows[first[np.argsort(values[first])]]
@@ -360,7 +370,7 @@ def _are_bands(values: NDArray[Any], codes: NDArray[np.int64], of_rows: NDArray[
 
 
 def _are_alike(target: Values, codes: NDArray[np.int64]) -> bool:
-    """Return whether targets differ less within groups than between them (F-test)."""
+    """Return whether targets differ significantly less within groups than between them (F-test)."""
     from scipy.stats import f
 
     sizes, _, within, between = _of_groups(codes, target)

@@ -1,6 +1,6 @@
-"""Compute Azure ML's metrics of classification and regression, by its AutoML's names.
+"""Compute the metrics of Azure ML's AutoML for classification and regression, by its names.
 
-Definitions: how-to-understand-automated-ml.
+Their definitions are in Microsoft's page how-to-understand-automated-ml.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Defined = Mapping[str, Callable[[], float]]
 def defined(
     task: Task, labels: NDArray[Any], answers: NDArray[np.float64], classes: int, spread: float
 ) -> Defined:
-    """Return a function for each metric that is defined on these rows, by name.
+    """Return the name of each metric that is defined on these rows → a function that computes it.
 
-    `answers` are the results of `Fitted.predict`. `spread` is the range of the target in all rows,
-    which normalizes errors.
+    `answers` are predictions as from `Fitted.predict`; `classes` is the number of classes. A
+    regression's errors are divided by `spread`, the range of the target in all rows.
     """
     if task == "regression":
         return _regression(labels, answers, spread)
     probabilities = answers if answers.ndim == 2 else np.column_stack([1 - answers, answers])
-    # Single-precision probabilities sum to 1 only to seven digits.
+    # Normalize, since single-precision probabilities sum to 1 only to seven digits.
     return _classification(labels.astype(np.int64), normalized(probabilities), classes)
 
 
@@ -45,7 +45,7 @@ def _regression(labels: NDArray[Any], answers: NDArray[np.float64], spread: floa
     }
     if len(labels) > 1 and np.ptp(labels) > 0:
         functions["r2_score"] = lambda: metrics.r2_score(labels, answers)
-        # The rank correlation of constant predictions is undefined: count it as 0.
+        # The rank correlation of constant predictions is undefined: use 0.
         functions["spearman_correlation"] = lambda: (
             spearmanr(labels, answers).statistic if np.ptp(answers) > 0 else 0.0
         )
@@ -59,7 +59,7 @@ def _classification(
     from sklearn import metrics
 
     chosen = probabilities.argmax(axis=1)
-    # A one-vs-rest score needs rows of both sides.
+    # One-vs-rest metrics need rows of the class and of other classes.
     counts = np.bincount(labels, minlength=classes)
     mixed_classes = [label for label in range(classes) if 0 < counts[label] < len(labels)]
 
@@ -78,7 +78,7 @@ def _classification(
     def auc() -> float:
         """Compute the weighted one-vs-rest AUC from ranks (Mann and Whitney 1947).
 
-        All classes are computed at once, because an ensemble calls this hundreds of times.
+        It is vectorized over the classes, since ensembles call it hundreds of times.
         """
         ranks = rankdata(probabilities[:, mixed_classes], axis=0)
         ones = counts[mixed_classes]

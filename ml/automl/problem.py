@@ -1,4 +1,4 @@
-"""The problem that all trials of a search solve: its rows, their splits and metrics."""
+"""Prepare the data that all trials of a search share: rows, splits and metrics."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from ml.toolkit.automl.cells import stop
 
 Value = TypeVar("Value")
 NO_CACHE = Cache()
-# Tags of a job that name the column that divides its rows: Azure ML's schema has no field for it.
+# Tags of a job with the group or time column that splits its rows; Azure ML's schema has no field.
 GROUP, TIME = "group_column_name", "time_column_name"
-# The tag with the number of times that folds are drawn; Azure ML draws them once.
+# The tag with the number of repetitions of cross-validation; Azure ML has none.
 REPEATS = "cross_validation_repeats"
 _MOST_REPEATS = 20
 
 
 class Job:
-    """The spec's settings of data and validation; see `ml.backends.local.automl_sweep`.
+    """The spec's settings for data and validation, from `ml.backends.local.automl_sweep`.
 
-    `seed` is used for folds and fits, `seconds` is the time limit of the search. Unless
-    `featurizes`, the table is used unchanged.
+    `seed` is for folds and fits; `seconds` is the search's time limit. `featurizes` is false if the
+    spec turns featurization off.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -76,12 +76,12 @@ class Problem:
     job: Job
     table: Table
     task: Task
-    labels: NDArray[Any]  # of each row of `table`: the class number, or a regression's target
-    classes: Sequence[str]  # in the column order of the scores; empty for a regression
+    labels: NDArray[Any]  # class number or regression target of each row of `table`
+    classes: Sequence[str]  # names, in the column order of the scores; empty for a regression
     fitted: Rows  # training rows of the final fit
-    folds: Sequence[validation.Fold]  # (training rows, validation rows)
-    test: Rows  # empty without test data
-    sentence: str  # describes the validation
+    folds: Sequence[validation.Fold]  # (training rows, validation rows) of each fold
+    test: Rows  # test rows; empty without test data
+    sentence: str  # a description of the validation
     shuffled: bool  # whether validation rows are drawn at random
     divided: validation.Divided
     source: str = ""  # cache key
@@ -89,20 +89,20 @@ class Problem:
 
     @property
     def positive(self) -> str:
-        """Return the positive class of a binary task, else ""."""
+        """Return the positive class of a binary task; "" for other tasks."""
         return self.classes[1] if self.task == "binary" else ""
 
     @property
     def spread(self) -> float:
-        """Return the range of a regression's target, else 1."""
+        """Return the range of a regression's target in all rows; 1 for a classification."""
         return float(np.ptp(self.labels)) if self.task == "regression" else 1.0
 
     @property
     def target(self) -> dict[str, float] | None:
-        """Return mean and deviation of a regression's target in the training rows, else None.
+        """Return mean and standard deviation of a regression's training target; else None.
 
-        The target is standardized by them: thresholds and penalties of the libraries are absolute,
-        and their numbers are in single precision.
+        The target is standardized with them, since the libraries have absolute thresholds and
+        penalties, and use single precision.
         """
         if self.task != "regression":
             return None
@@ -110,24 +110,24 @@ class Problem:
         return {"mean": float(values.mean()), "deviation": float(values.std()) or 1.0}
 
     def standardized(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Standardize values of the target; classes are unchanged."""
+        """Return target values in standardized units; class numbers are unchanged."""
         target = self.target
         return values if target is None else (values - target["mean"]) / target["deviation"]
 
     def in_units(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Convert predictions of the standardized target to the units of the target."""
+        """Convert predictions of the standardized target to its original units."""
         target = self.target
         return answers if target is None else answers * target["deviation"] + target["mean"]
 
     @property
     def answered(self) -> dict[str, Any]:
-        """Return the description of the answer for members.json."""
+        """Return the fields of members.json that describe the predictions."""
         target = self.target
         about: dict[str, Any] = {"task": self.task, "positive": self.positive}
         return about if target is None else about | {"target": target}
 
     def encoding(self, rows: Rows) -> dict[str, Any]:
-        """Fit the document of `columns.json` to these rows."""
+        """Return the content of columns.json, with encodings fitted to these rows; cached."""
         classes = self.classes if self.task == "multiclass" else ()
         args = (self.table, self.standardized(self.labels), rows, classes, self.job.choices)
         return self.once(lambda: encoding.fit(*args), "encoding", rows)
@@ -135,7 +135,7 @@ class Problem:
     def numbers(
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = True
     ) -> Numbers:
-        """Return the rows as a family's input; `are_fitted`: the document was fitted to them."""
+        """Return the rows as the input of a fit; `are_fitted`: the document was fitted to them."""
         columns = encoding.columns(document)
         return Numbers(
             columns.fill(self.matrix(document, rows, are_fitted=are_fitted)),
@@ -148,7 +148,7 @@ class Problem:
         )
 
     def sample(self, rows: Rows, count: int) -> Rows:
-        """Draw `count` of these rows; in a classification, stratified by class."""
+        """Draw about `count` of these rows at random; stratified by class in a classification."""
         labels = self.labels if self.classes else None
         divided = validation.Divided(labels, len(self.labels), self.job.seed)
         return divided.hold_out(rows, count / len(rows))[1]
@@ -156,36 +156,39 @@ class Problem:
     def matrix(
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = False
     ) -> NDArray[np.float32]:
-        """Return the rows as the input of a prediction, or with `are_fitted` of a fit."""
+        """Return the encoded rows (rows, features); cached.
+
+        With `are_fitted`, target encodings are cross-fitted, as training needs.
+        """
         labels = self.standardized(self.labels) if are_fitted else None
         args = (self.table, document, rows, labels)
         name = f"{'fitted' if are_fitted else 'answered'} {json.dumps(document)}"
         return self.once(lambda: encoding.matrix(*args), name, rows)
 
     def once(self, compute: Callable[[], Value], name: str, rows: Rows) -> Value:
-        """Return the result of `compute` for these rows, cached under `name` for the search."""
+        """Return the result of `compute`, cached for all trials under `name` and these rows."""
         return self.cache.get_or_compute(compute, self.source, name, rows.tobytes())
 
     def labels_of(self, rows: Rows) -> NDArray[Any]:
-        """Return the labels: 0 and 1 (binary), class names (multiclass) or numbers."""
+        """Return the rows' labels: 0 and 1 (binary), class names (multiclass) or numbers."""
         return self.table.labels[rows] if self.task == "multiclass" else self.labels[rows]
 
     def metrics(self, rows: Rows, answers: NDArray[np.float64]) -> metrics.Defined:
-        """Return Azure ML's metrics of predictions for these rows, uncomputed."""
+        """Return Azure ML's metrics of the rows' predictions: name → function that computes it."""
         labels, classes = self.labels[rows], len(self.classes)
         return metrics.defined(self.task, labels, answers, classes, self.spread)
 
     def score(self, rows: Rows, answers: NDArray[np.float64]) -> dict[str, float]:
-        """Return the template's and Azure ML's metrics of predictions for these rows."""
+        """Return the template's and Azure ML's metrics of the rows' predictions, by name."""
         measured = Measured([str(row) for row in rows], self.labels_of(rows), answers)
         scores = metric_values(self.task, measured, self.classes)
         functions = self.metrics(rows, answers)
         return scores | {name: float(compute()) for name, compute in functions.items()}
 
     def value(self, out_of_fold: OutOfFoldPredictions) -> float:
-        """Return the mean of the search's metric over the folds, higher for better predictions.
+        """Return the mean of the search's metric over the folds; the sign of errors is reversed.
 
-        It is NaN if the metric is undefined on one of them.
+        Returns NaN if the metric is undefined on a fold.
         """
         name, folds = self.job.metric, zip(out_of_fold.rows, out_of_fold.values, strict=True)
         computed = [self.metrics(*fold).get(name, lambda: math.nan)() for fold in folds]
@@ -199,7 +202,11 @@ def prepare(
     tested: Path | None,
     cache: Cache = NO_CACHE,
 ) -> Problem:
-    """Prepare the rows of the search, in the order training, validation, test."""
+    """Read the data of a search, fix its splits, and return the problem.
+
+    The table has the training rows first, then validation, then test rows. Ends the program for
+    data that no trial can use.
+    """
     sources = (training, validated, tested)
     files = sorted(file for source in sources if source for file in source.rglob("*"))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
@@ -212,7 +219,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     settings, choices, is_class = job.settings, job.choices, job.task != "regression"
     files = [folder for folder in (training, validated, tested) if folder]
     parts = reading.read_all(files, job.target, choices.texts, is_class=is_class)
-    if tested:  # the test data may lack weight and fold columns
+    if tested:  # test data need no weight and fold columns
         given_there = [name for name in choices.of_fits if name in parts[0]]
         parts[-1] = parts[-1].assign(**dict.fromkeys(given_there, 0))
     for part in parts[1:]:
@@ -250,7 +257,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
         number = {name: index for index, name in enumerate(classes)}
         labels = np.fromiter((number[label] for label in table.labels), np.int16, len(table))
     task: Task = "regression" if not is_class else "binary" if len(classes) == 2 else "multiclass"
-    if task != "multiclass":  # only a multiclass task needs the class names
+    if task != "multiclass":  # only multiclass metrics need the class names
         table = replace(table, labels=labels)
     starts = np.cumsum([0, *lengths])
     ranges = [np.arange(low, high, dtype=np.int32) for low, high in pairwise(starts)]
@@ -277,7 +284,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
 
 
 def _demand_seen(labels: NDArray[Any], lengths: Sequence[int], sources: Sequence[str]) -> None:
-    """End the program for a class without a training row, which cannot be learnt."""
+    """End the program if validation or test rows have a class without training rows."""
     seen = {*labels[: lengths[0]]}
     for source, high, length in zip(sources, np.cumsum(lengths), lengths, strict=False):
         if unseen := sorted({*labels[high - length : high]} - seen):
@@ -286,7 +293,7 @@ def _demand_seen(labels: NDArray[Any], lengths: Sequence[int], sources: Sequence
 
 
 def _classes(labels: NDArray[Any], label: object) -> list[str]:
-    """Return the class names of the training labels, in the column order of the scores."""
+    """Return the names of the classes in the training labels, in the column order of the scores."""
     names, positive = sorted({*labels}), str(label)
     if label is None:
         return names

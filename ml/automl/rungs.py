@@ -1,9 +1,8 @@
-"""Stop weak trials early: on a large table each trial is first fitted to a sample.
+"""Stop weak trials early: on a large table, each trial is first fitted to a sample.
 
-It continues only if its score is not below the median of earlier trials on the sample (as in a
-first rung of successive halving, Jamieson and Talwalkar 2016, with the median of Azure ML's
-stopping policy). Earlier trials are those with lower numbers, so that a resumed search decides as
-an uninterrupted one would.
+A trial continues unless its score on the sample is below the median of earlier trials. This is a
+first rung of successive halving (Jamieson and Talwalkar 2016) with Azure ML's median stopping.
+Earlier trials are those with lower numbers, so that a resumed search makes the same decisions.
 """
 
 from __future__ import annotations
@@ -15,21 +14,22 @@ import numpy as np
 
 from ml.automl.validation import Rows
 
-# The number of training rows from which sampling is used, the share and minimum size of the sample,
-# and the number of earlier trials needed to stop one.
+# Minimum training rows for sampling, share and minimum size of the sample, and minimum number of
+# earlier trials to stop one.
 MANY_ROWS, SHARE, FEWEST_ROWS, TRIALS = 50_000, 0.1, 5_000, 4
 FILE = "rung.json"
 
 
 def size(train: Rows) -> int:
-    """Return the size of the sample; 0 if all rows are fitted at once."""
+    """Return the size of the sample for these training rows; 0 if the table is too small."""
     return 0 if len(train) < MANY_ROWS else max(FEWEST_ROWS, int(SHARE * len(train)))
 
 
 def why_last(rows: int, value: float, predictions: Path) -> str:
-    """Return why the trial with this output stops early, "" if it goes on.
+    """Return why a trial must stop early; "" if it continues.
 
-    `value` is its score on the sample, higher is better; it is saved for later trials.
+    `rows` is the size of the sample, `value` the trial's score on it (higher is better), which is
+    saved for later trials. `predictions` is the trial's output folder.
     """
     current = int(predictions.parts[_at(predictions)])
     before = [_value(of_trial(predictions, number)) for number in range(current)]
@@ -42,13 +42,13 @@ def why_last(rows: int, value: float, predictions: Path) -> str:
 
 
 def of_trial(path: Path, number: int) -> Path:
-    """Return the path of the same output in trial `number` of this search."""
+    """Return the path in trial `number` of the output that `path` is in another trial."""
     index = _at(path)
     return Path(*path.parts[:index], str(number), *path.parts[index + 1 :])
 
 
 def of_search(path: Path) -> Path:
-    """Return the folder of the search that this trial output belongs to."""
+    """Return the search's folder, from the path of a trial's output."""
     return Path(*path.parts[: _at(path) - 1])
 
 

@@ -1,4 +1,4 @@
-"""Choose the encoding of each column of a search's table, and why."""
+"""Choose the encoding of each column of a search's table, and record the reasons."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ml.toolkit.automl.cells import as_texts, is_number, single, stop, written
 if TYPE_CHECKING:
     import pandas as pd
 
-# The most categories; rarer ones count as unknown (`ml.serving.scoring.columns`).
+# Maximum categories of a column; rarer ones count as unknown (`ml.serving.scoring.columns`).
 MOST_CATEGORIES = 1000
 # Columns with more categories are target-encoded, unless there are more classes than MOST_MEANS.
 MANY_CATEGORIES, MOST_MEANS = 255, 10
-# A text column with a larger share of distinct values is a name or an id: it does not generalize.
+# A text column with a larger share of distinct values is treated as names or ids and excluded.
 MOST_DIFFERENT = 0.5
-# The share of numbers from which an excluded text column was probably meant to be numeric.
+# With at least this share of numbers, an excluded text column was probably meant to be numeric.
 MOSTLY_NUMBERS = 0.9
-# The largest target: errors are squared and added up in double precision.
+# Largest absolute target, so that sums of squared errors do not overflow.
 LARGEST_TARGET = 1e150
-# Mean words per value from which a text column is prose.
+# Minimum mean words per value of a column with free text.
 PROSE = 4
-# The beginning of `Column.choice` for dates and timestamps.
+# How `Column.choice` begins for dates and timestamps.
 A_TIME = "a time"
 Feature = Literal["", "number", "category", "mean", "date", "words"]
-# Azure ML's purposes of a column (how-to-configure-auto-features: column purpose).
+# Azure ML's column purpose (how-to-configure-auto-features) → the purpose here.
 PURPOSES: Mapping[str, str] = {
     **{"numeric": "numeric", "categorical": "categorical", "categoricalhash": "categorical"},
     **{"text": "words", "datetime": "date", "ignore": "aside"},
@@ -45,11 +45,11 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?([/.])\d\d?\2\d{4}([
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a request, and its encoding."""
+    """A column of requests, and its encoding."""
 
     name: str
     kind: Kind
-    choice: str  # the encoding and the reason for it
+    choice: str  # text: the encoding and its reason
     feature: Feature = ""  # the encoding; "" for an excluded column
     missing: float = 0.0  # share of missing values, from 0 to 1
     # Format of dates: "iso", "month-first" or "day-first"; "" if the values are no dates.
@@ -58,19 +58,19 @@ class Column:
 
     @property
     def used(self) -> bool:
-        """Return whether models use it."""
+        """Whether models use the column."""
         return bool(self.feature)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Features with labels, weights and fold columns; one row each."""
+    """The rows of a search: features, labels, weights and fold columns."""
 
     frame: pd.DataFrame  # numbers (missing: NaN) and texts (missing: None)
-    labels: NDArray[Any]  # texts, or numbers for a regression (in `Problem` for a binary task too)
+    labels: NDArray[Any]  # class names, or numbers for a regression; `Problem` has class numbers
     columns: Sequence[Column]
-    weights: NDArray[np.float64] | None = None  # their mean is 1; None: all rows weigh the same
-    splits: Sequence[NDArray[np.bool_]] = ()  # for each fold column, the training rows
+    weights: NDArray[np.float64] | None = None  # with mean 1; None: all rows have the same weight
+    splits: Sequence[NDArray[np.bool_]] = ()  # for each fold column, whether a row is for training
     notes: Sequence[str] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -79,7 +79,10 @@ class Table:
 
 @contextmanager
 def of_every_trial() -> Iterator[None]:
-    """End the program with EX_DATAERR for a problem that every trial of the search has."""
+    """End the program with EX_DATAERR, instead of 1, if the block ends it.
+
+    This exit status tells the sweep that every trial would fail for the same reason.
+    """
     try:
         yield
     except SystemExit as error:
@@ -89,19 +92,19 @@ def of_every_trial() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Choices:
-    """The spec's settings for columns; "" if unset."""
+    """The spec's settings for columns; "" and () if unset."""
 
     weight: str = ""  # column of row weights
     splits: Sequence[str] = ()  # fold columns: 1 for training, 0 for validation
     purposes: Mapping[str, str] = field(default_factory=dict)  # column → purpose
-    blocked: frozenset[str] = frozenset()  # transformers that are not used
+    blocked: frozenset[str] = frozenset()  # Azure ML's names of transformers to leave out
     # Column → parameters of its imputer.
     fills: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     group: str = ""  # rows with the same value in this column stay together
     time: str = ""  # splits hold out the latest rows by this column
 
     def meaning(self, name: str) -> str:
-        """Return a column's purpose in the spec, "" if unset; stop for an unknown purpose."""
+        """Return a column's purpose in the spec; "" if unset. Ends the program if it is unknown."""
         purpose = str(self.purposes.get(name, ""))
         meaning = PURPOSES.get(purpose.replace("_", "").lower(), "")
         if purpose and not meaning:
@@ -111,18 +114,18 @@ class Choices:
 
     @property
     def texts(self) -> frozenset[str]:
-        """Return the columns whose values are texts, even if they look like numbers."""
+        """Return the columns to read as strings, even if they look like numbers."""
         purposes = {name for name in self.purposes if self.meaning(name) in _OF_TEXTS}
         return frozenset(purposes | ({self.group} if self.group else set()))
 
     @property
     def of_fits(self) -> list[str]:
-        """Return the columns that are not features: the weight and the fold columns."""
+        """Return the weight column and the fold columns, which are not features."""
         return [*([self.weight] if self.weight else []), *self.splits]
 
     @property
     def names(self) -> list[str]:
-        """Return every column that the spec names."""
+        """Return all columns that the spec names, except the target."""
         single = [name for name in (self.group, self.time) if name]
         return [*self.of_fits, *single, *self.purposes, *self.fills]
 
@@ -130,7 +133,7 @@ class Choices:
 def as_table(
     rows: pd.DataFrame, choices: Choices | None = None, *, target: str, regression: bool
 ) -> Table:
-    """Return the table with a kind and an encoding for each column.
+    """Return the table of a search, with an encoding chosen for each column.
 
     Ends the program if no model can be trained: missing column, constant target, no feature.
     """
@@ -166,7 +169,7 @@ def as_table(
 
 
 def _refuse_two_uses(target: str, choices: Choices) -> None:
-    """End the program if the spec gives one column two uses other than as a feature."""
+    """End the program if the spec uses one column twice, for example as target and as weight."""
     uses = [(target, "the target"), (choices.weight, "the row weight")]
     uses += [(name, "a split of `cv_split_column_names`") for name in choices.splits]
     uses += [(choices.group, "the group"), (choices.time, "the time")]
@@ -193,14 +196,14 @@ def _weights(values: pd.Series[Any], name: str) -> NDArray[np.float64]:
             "bad-weights", f"`{name}` is 0 in all rows", "a positive weight", "name another column"
         )
     # Scale to a mean of 1, as the libraries' penalties and thresholds expect. The first division
-    # avoids an overflow of the sum.
+    # keeps the sum from overflowing.
     numbers /= numbers.max()
     numbers /= numbers[numbers > 0].mean()
     return numbers
 
 
 def _marks(values: pd.Series[Any], name: str) -> NDArray[np.bool_]:
-    """Return the training rows of a fold column; true and false mean 1 and 0."""
+    """Return whether each row is a training row by a fold column: 1 or true, else 0 or false."""
     coded = values.astype("category").cat.remove_unused_categories()
     texts = [str(category).strip().lower().removesuffix(".0") for category in coded.cat.categories]
     wrong = [text for text in texts if text not in ("0", "1", "false", "true")]
@@ -293,7 +296,7 @@ def _number(
 
 
 def _out(meaning: str, is_empty: bool, is_constant: bool) -> str:
-    """Return why a column is excluded regardless of its values, or ""."""
+    """Return why a column is excluded: empty, constant, or by the spec; "" if it is not."""
     if is_empty:
         return "empty: excluded"
     if is_constant:
@@ -304,7 +307,7 @@ def _out(meaning: str, is_empty: bool, is_constant: bool) -> str:
 def _text(
     name: str, texts: pd.Series[Any], meaning: str, choices: Choices, classes: int
 ) -> tuple[Column, pd.Series[Any]]:
-    """Return the encoding of a text column; its values are stripped categories."""
+    """Return a text column with its encoding, and its values, which are of a categorical dtype."""
     count = int(texts.notna().sum())
     missing = 1 - count / max(1, len(texts))
     note = f", {missing:.0%} missing" if missing else ""
@@ -344,7 +347,7 @@ def _text(
 
 
 def _why_no_number(texts: pd.Series[Any]) -> str:
-    """Return why a column of mostly numbers is not numeric, or ""."""
+    """Return why a text column of mostly numbers is not numeric; "" for other text columns."""
     import pandas as pd
 
     written: Any = texts.cat.categories
@@ -360,7 +363,7 @@ def _why_no_number(texts: pd.Series[Any]) -> str:
 
 
 def _order_of_dates(sample: Sequence[str]) -> str:
-    """Return the format of dates that all texts have, or ""."""
+    """Return the date format of all texts: iso, month-first or day-first; "" if there is none."""
     if not sample or not all(_DATE.fullmatch(text) for text in sample):
         return ""
     orders = ("iso", "month-first", "day-first")
@@ -368,7 +371,7 @@ def _order_of_dates(sample: Sequence[str]) -> str:
 
 
 def _counts(numbers: NDArray[Any]) -> bool:
-    """Return whether whole numbers are row numbers: each once, with few gaps."""
+    """Return whether whole numbers are probably row numbers: all distinct, with few gaps."""
     if len(numbers) < 20 or float(np.ptp(numbers.astype(np.float64))) >= 2 * len(numbers):
         return False
     return len(np.unique(numbers)) == len(numbers)

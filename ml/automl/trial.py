@@ -1,9 +1,9 @@
-"""One trial of a search: fit on each fold, validate, fit once on all rows, save what serves.
+"""Run one trial of a search: fit and validate on each fold, fit on all rows, save the model.
 
     python -m ml.automl.trial --training-data DIR --model DIR --predictions DIR …
 
-What to fit is the value that the sweep sampled (AZUREML_SWEEP_model), how to validate it is in
-AUTOML_JOB.
+The environment variable AZUREML_SWEEP_model has the sampled family and hyperparameters, AUTOML_JOB
+the settings of data and validation.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from ml.toolkit.training.tracking import tracking
 
 # The environment variable with the sampled values.
 SAMPLED = "AZUREML_SWEEP_model"
-# Fits of other seeds if there is one validation set: they show how much the seed alone moves a
-# score. Of many rows that is little, and a fit takes long.
+# Number of fits with different seeds if there is one validation set: they measure how much the
+# score depends on the seed. With many rows, it depends less and a fit takes longer.
 SEEDS, SEEDS_OF_MANY = 3, 2
 # The maximum share of a search's time limit for the boosted trees of one trial, over all folds.
 MOST_OF_TIME = 0.15
-# Rows to compare the saved model with the fitted one, and rows to time predictions.
+# Maximum rows to compare the saved with the fitted model, and to measure the latency.
 COMPARED, TIMED = 2_000, 50
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial's predictions for rows that it did not fit, by fold or by seed."""
+    """The results of a fit: validation predictions, training rows and notes."""
 
     out_of_fold: OutOfFoldPredictions
     fitted: Rows  # training rows of the saved model
-    notes: Mapping[str, str] = field(default_factory=dict)  # remarks for the leaderboard
+    notes: Mapping[str, str] = field(default_factory=dict)  # topic → note for the leaderboard
 
 
 def main() -> None:
-    """Fit, validate and save by the arguments and the environment."""
+    """Run the trial that the arguments and environment variables describe."""
     parser = argparse.ArgumentParser(description="Fit one model of a search.")
     for name in ("training-data", "validation-data", "test-data", "model", "predictions"):
         parser.add_argument(f"--{name}", type=Path)
@@ -97,7 +97,7 @@ def main() -> None:
             hint = "primary_metric: normalized_root_mean_squared_error"
             stop("no-metric", actual, "several values in each fold", hint)
         scores = [fold[primary] for fold in folds]
-        # NumPy's deviation of equal scores is 1e-16, not 0, since their mean is rounded.
+        # np.std of equal scores may be 1e-16 instead of 0, since their mean is rounded.
         spread = {f"{primary}_std": float(np.ptp(scores) and np.std(scores, ddof=1))}
         spread = spread if len(scores) > 1 else {}
         options.predictions.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,10 @@ def main() -> None:
 def _fit(
     problem: Problem, family: Family, sampled: Mapping[str, Any], folder: Path, predictions: Path
 ) -> Trial:
-    """Fit one family on each fold, then once on all rows; of a large table first on a sample."""
+    """Fit a family on each fold, then on all rows, and save that model in `folder`.
+
+    With a large table, fit a sample first, and stop there if the trial is weak (`rungs`).
+    """
     settings = {key: value for key, value in sampled.items() if key != "balance"}
     balance, notes = str(sampled.get("balance", "none")), dict[str, str]()
     if balance != "none" and (why := _why_not_balanced(problem)):
@@ -150,7 +153,10 @@ def _fit(
 
 
 def _why_not_balanced(problem: Problem) -> str:
-    """Return why probabilities cannot be calibrated after balancing the classes, or ""."""
+    """Return why the classes must not be balanced; "" if they may.
+
+    Balancing distorts probabilities, so it needs enough validation rows for a calibration.
+    """
     weights = problem.table.weights
     of_all = np.ones(len(problem.table)) if weights is None else weights
     validation = [rows for _, rows in problem.folds]
@@ -162,14 +168,14 @@ def _why_not_balanced(problem: Problem) -> str:
 
 @dataclass(frozen=True)
 class _Model:
-    """A fitted model, and the document of `columns.json` that encodes its inputs."""
+    """A fitted model with `document`, the content of columns.json that encodes its inputs."""
 
     problem: Problem
     document: dict[str, Any]
     fitted: Fitted
 
     def predict(self, rows: Rows) -> NDArray[np.float64]:
-        """Return predictions for these rows."""
+        """Return predictions for these rows, in the target's original units."""
         table = self.problem.matrix(self.document, rows)
         predictions = encoding.columns(self.document).predict_imputed(self.fitted.predict, table)
         return self.problem.in_units(predictions)
@@ -177,7 +183,7 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Fits of one family with these settings."""
+    """Fits models of a family with sampled settings."""
 
     problem: Problem
     family: Family
@@ -185,19 +191,24 @@ class _Fitting:
     balance: str
 
     def numbers(self, document: Mapping[str, Any], rows: Rows, seed: int) -> Numbers:
-        """Return the training rows; do not keep references, so that a family can free them."""
+        """Return the training rows with balanced classes.
+
+        Callers should not keep a reference, so that the fit can free the memory.
+        """
         return sampling.balanced(self.problem.numbers(document, rows), self.balance, seed)
 
     def fit(self, document: dict[str, Any], rows: Rows, seed: int, **counted: int) -> _Model:
-        """Fit these rows; `counted` may have the number of trees."""
+        """Return a model fitted to these rows; `counted` may have `n_estimators`."""
         settings = {**self.settings, **counted}
         fitted = self.family.fit(self.numbers(document, rows, seed), settings, seed)
         return _Model(self.problem, document, fitted)
 
     def validate(self) -> tuple[list[NDArray[np.float64]], dict[str, int], _Model | None]:
-        """Return predictions for the validation rows, of each fold, or of one set by each seed;
-        what the folds decide for the fit of all rows; and the model of these where it is there:
-        the rows of validation_data are for validation alone.
+        """Return validation predictions, settings for the final fit, and the final model or None.
+
+        The predictions are by fold, or by seed with one fold. The settings may have `n_estimators`
+        from early stopping. There is a final model if the fold was trained on all training rows,
+        which is so with separate validation data.
         """
         problem, seeds, counted = self.problem, [self.problem.job.seed], dict[str, int]()
         is_drawn = self.family.seeded or self.balance in sampling.DRAWN
@@ -222,8 +233,11 @@ class _Fitting:
     def _grown(
         self, folds: Sequence[tuple[Rows, Rows, Rows]], parts: int = 1
     ) -> tuple[list[NDArray[np.float64]], dict[str, int]]:
-        """Grow trees on training rows with early stopping, and predict the last rows of each fold,
-        in so many parts of the time of a trial.
+        """Grow the trees of all folds with early stopping.
+
+        A fold has (training rows, early stopping rows, rows to predict). Returns the predictions of
+        each fold, and `n_estimators` for the final fit. The time limit is the trial's, divided by
+        `parts`.
         """
         problem, grow, seed = self.problem, self.family.grow, self.problem.job.seed
         assert grow is not None
@@ -252,7 +266,10 @@ class _Fitting:
 
 
 def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
-    """Write the folder of a single model, compare it, and calibrate its predictions."""
+    """Save a single model in `folder`, compare it with the fitted one, and calibrate it.
+
+    Returns the trial, with calibrated predictions if a calibration is used.
+    """
     problem = model.problem
     folder.mkdir(parents=True, exist_ok=True)
     member: dict[str, Any] = {"file": model.fitted.save(folder), "weight": 1.0}
@@ -275,7 +292,7 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
 
 @dataclass(frozen=True)
 class _Member:
-    """Another trial of this search, as a member of an ensemble."""
+    """An earlier trial of this search, as a candidate for an ensemble."""
 
     folder: Path
     out_of_fold: OutOfFoldPredictions
@@ -285,7 +302,10 @@ class _Member:
 def _members(
     problem: Problem, numbers: Sequence[int], folder: Path, predictions: Path
 ) -> list[_Member]:
-    """Return those of the trials `numbers` (best first) that were fitted to all rows."""
+    """Return the trials with these numbers, best first, except those that stopped early.
+
+    Ends the program if fewer than two remain.
+    """
     members = []
     for number in numbers:
         model = rungs.of_trial(folder, number)
@@ -302,7 +322,7 @@ def _members(
 
 
 def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
-    """Return the weighted trials with the best mean of out-of-fold predictions."""
+    """Save the weighted ensemble of trials with the best out-of-fold predictions; return it."""
     weights = ensembles.choose([member.out_of_fold for member in members], problem.value)
     of_folders = {members[index].folder: weight for index, weight in weights.items()}
     entries = ensembles.gather(of_folders, folder)
@@ -312,7 +332,10 @@ def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
 
 
 def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
-    """Fit a model to the predictions of each family's best trial, with cross-validation."""
+    """Save a stack: a meta-model fitted to the out-of-fold predictions of the best trials.
+
+    Its own validation predictions are cross-fitted.
+    """
     members = [members[index] for index in ensembles.stacked([member.family for member in members])]
     learners = families.META_LEARNERS[problem.job.task]
     kind = (problem.job.settings.get("stack") or {}).get("stack_meta_learner_type", "none")
@@ -364,7 +387,7 @@ def _facts(
     served: Members,
     document: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the facts about the search for the model folder."""
+    """Return the record of the search for the model's settings.json: scores, rows, guardrails …"""
     tested = {}
     if len(problem.test):
         rows = problem.matrix(document, problem.test)
@@ -373,8 +396,7 @@ def _facts(
         )
         tested = problem.score(problem.test, predictions)
     values = {column.name: problem.table.frame[column.name] for column in problem.table.columns}
-    # Only rows of validation_data, which selects and calibrates the trial: other validation rows
-    # are in the final fit.
+    # Only rows of separate validation data: other validation rows are part of the final fit.
     validation = np.setdiff1d(np.concatenate([rows for _, rows in problem.folds]), problem.fitted)
     return {
         "metric": problem.job.metric,

@@ -1,4 +1,4 @@
-"""The training and validation rows of a trial: the same for every trial of a search."""
+"""Split rows for training and validation, in the same way for every trial of a search."""
 
 from __future__ import annotations
 
@@ -14,40 +14,39 @@ from ml.automl.tables import Choices, Table
 from ml.serving.scoring.columns import days, read_date
 from ml.toolkit.automl.cells import stop
 
-# Row numbers, of four bytes each: a search has several such arrays.
+# Row numbers, as 4-byte integers since a search has several such arrays.
 Rows = NDArray[Any]
 Fold = tuple[Rows, Rows]
 # Defaults: "if the dataset is larger than 20,000 rows … 10% is taken", "less than 1,000 rows, 10
 # folds", else 3 (how-to-configure-cross-validation-data-splits). Here cross-validation is used up
-# to 50,000 rows: with many trials, the best on 2,000 rows is chosen by chance, and three folds take
-# no longer than the extra seeds that a single validation set needs.
+# to 50,000 rows: with many trials, a holdout of 2,000 rows would select by chance, and three folds
+# take no longer than the fits with other seeds that a holdout needs.
 SHARE, MANY_ROWS, FEW_ROWS = 0.1, 50_000, 1_000
 FOLDS_OF_FEW, FOLDS = 10, 3
-# The most draws of groups until both parts have two classes.
+# Maximum draws of groups, until both parts have two classes.
 DRAWS = 20
 _FEWER = "add rows, or ask for fewer folds"
-# Rows of training from which a share is kept for early stopping; a smaller one is enough from the
-# second number on.
+# Minimum training rows for an early stopping split, minimum for a smaller share, and both shares.
 FEW_TO_PART, MANY_TO_PART, EARLY_STOPPING, EARLY_STOPPING_OF_MANY = 200, 2_500, 0.2, 0.1
 
 
 @dataclass(frozen=True)
 class Divided:
-    """A way to split rows: at random, by group, or by time. Arrays have a value for each row."""
+    """A method to split rows: random, by group, or by time. Arrays have a value per table row."""
 
     labels: NDArray[Any] | None  # class numbers to stratify by; None for a regression
     length: int
     seed: int
-    # Rows with the same number stay together; None: not by group.
+    # Group number of each row, which are not separated; None: not by group.
     groups: NDArray[np.int64] | None = None
-    # Rows with the largest numbers are held out; None: not by time.
+    # Time of each row, the latest of which are held out; None: not by time.
     times: NDArray[np.float64] | None = None
     by: str = ""  # name of the group or time column
 
     def hold_out(self, rows: Rows, share: float) -> Fold:
-        """Split rows into (training, holdout): at random, whole groups, or the latest rows by time.
+        """Return (training rows, holdout): a random holdout, whole groups, or the latest rows.
 
-        Stop if either part would be empty.
+        Ends the program if either part would be empty.
         """
         if self.groups is not None:
             self._demand_groups(rows, 2)
@@ -64,7 +63,7 @@ class Divided:
         )
 
     def _parted(self, rows: Rows, share: float) -> Fold:
-        """Like `hold_out`, but a part is empty if times, rows of a class or rows are too few."""
+        """Split as `hold_out` does, but return an empty part instead of ending the program."""
         from sklearn.model_selection import GroupShuffleSplit
 
         if self.times is not None:
@@ -86,9 +85,9 @@ class Divided:
         return rows[~held], rows[held]
 
     def split_early_stopping(self, rows: Rows) -> Fold:
-        """Split off a share of the rows for early stopping: return (the others, the share).
+        """Return (training rows, rows for early stopping).
 
-        The share is empty for few rows, or if their groups, times or classes cannot be split.
+        The latter are empty if there are few rows, or if groups, times or classes cannot be split.
         """
         nobody = rows[:0]
         if len(rows) < FEW_TO_PART:
@@ -108,15 +107,16 @@ class Divided:
         return train, held
 
     def most(self, rows: Rows) -> int:
-        """Return the most folds of these rows: one per group, or per time except the first."""
+        """Return the maximum number of folds: by distinct groups or times, else half the rows."""
         if self.times is not None:
             return len(np.unique(self.times[rows])) - 1
         return len(rows) // 2 if self.groups is None else len(np.unique(self.groups[rows]))
 
     def folds(self, rows: Rows, count: int, setting: str = "") -> Sequence[Fold]:
-        """Return `count` folds; by time, each is validated on rows later than all it fits.
+        """Return `count` folds; by time, the validation rows are later than the training rows.
 
-        `setting` names the setting that requires the count, for messages.
+        `setting` is the spec's setting with the count, for error messages. Ends the program if
+        there are too few groups or times.
         """
         import warnings
 
@@ -136,7 +136,7 @@ class Divided:
             n_splits=count, shuffle=True, random_state=self.seed
         )
         with warnings.catch_warnings():
-            # Of many classes one may have fewer rows than there are folds.
+            # scikit-learn warns of classes with fewer rows than folds, which are accepted here.
             warnings.simplefilter("ignore", UserWarning)
             parts = splitter.split(rows, labels, groups)
             return [(rows[train], rows[validation]) for train, validation in parts]
@@ -164,7 +164,10 @@ class Divided:
 
 
 def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
-    """Draw about a share of each class's rows; scikit-learn's split creates many objects."""
+    """Return a mask that draws about `share` of each class's rows at random.
+
+    It is written in NumPy, since scikit-learn's stratified split needs more memory.
+    """
     order = np.lexsort((np.random.default_rng(seed).random(len(labels)), labels))
     _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
     place = np.arange(len(labels)) - np.repeat(starts, counts)
@@ -174,7 +177,7 @@ def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
 
 
 def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: int) -> Divided:
-    """Return how to divide the rows of this table; `labels` are class numbers."""
+    """Return how to split the table's rows; `labels` are class numbers, None for a regression."""
     if choices.group and choices.time:
         actual = f"the folds are split by both `{choices.group}` and `{choices.time}`"
         stop("conflicting-columns", actual, "one of them", "remove one from the job")
@@ -183,7 +186,7 @@ def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: i
         return Divided(labels, len(table), seed)
     values = table.frame[name]
     if choices.group:
-        # A row without a group is its own group.
+        # Every row without a group becomes a group of its own.
         codes = values.astype("category").cat.codes.to_numpy().astype(np.int64)
         alone = -1 - np.arange(len(table))
         return Divided(labels, len(table), seed, np.where(codes < 0, alone, codes), by=name)
@@ -191,7 +194,7 @@ def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: i
 
 
 def times(table: Table, name: str) -> NDArray[np.float64]:
-    """Return times as numbers, larger for later rows; end the program if one is missing."""
+    """Return a time column as numbers, larger for later rows; end the program if one is missing."""
     numbers = read_times(table, name)
     if not np.isfinite(numbers).all():
         value = table.frame[name].iloc[int(np.argmin(np.isfinite(numbers)))]
@@ -202,7 +205,7 @@ def times(table: Table, name: str) -> NDArray[np.float64]:
 
 
 def read_times(table: Table, name: str) -> NDArray[np.float64]:
-    """Like `times`, but NaN for a row whose value is not a time."""
+    """Return a time column as numbers, larger for later rows; NaN if a value is not a time."""
     values = table.frame[name]
     if str(values.dtype) != "category":
         return values.to_numpy(np.float64)
@@ -220,12 +223,12 @@ def folds(
     settings: Mapping[str, Any],
     repeats: int = 1,
 ) -> tuple[Sequence[Fold], str]:
-    """Return the folds of these rows, and a sentence that describes them.
+    """Return the folds of these rows, and a text that describes them.
 
-    Folds come from fold columns, a validation share, or a number of folds; the default depends on
-    the number of rows, or is lower if there are few groups or times. In a classification each fold
-    has its share of each class. Drawn folds are repeated `repeats` times with other seeds (repeated
-    cross-validation: Kohavi 1995), except by time, where only one division is possible.
+    The folds come from fold columns (`marks`), or from the validation share or number of folds in
+    `settings`. By default, the number depends on the rows, and is lower with few groups or times. A
+    classification is stratified. Cross-validation is repeated `repeats` times with other seeds
+    (Kohavi 1995), except by time. Ends the program if the rows are too few.
     """
     labels = None if divided.labels is None else divided.labels[rows]
     if marks:
@@ -281,7 +284,7 @@ def folds(
 
 
 def _have_classes(labels: NDArray[Any] | None, parts: Sequence[Fold]) -> bool:
-    """Return whether training and validation rows are of two classes or more in each."""
+    """Return whether both parts of each fold have two classes or more; true for a regression."""
     return labels is None or all(
         len(np.unique(labels[rows])) > 1 for fold in parts for rows in fold
     )

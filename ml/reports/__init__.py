@@ -1,1 +1,1 @@
-"""Reports: HTML pages that open without a network, the pull-request comment, and their charts."""
+"""Create HTML pages that open without a network, pull-request comments, and their charts."""

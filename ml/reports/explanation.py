@@ -1,6 +1,6 @@
-"""The explanation of a sweep: the origin of every trial, what ended it, parameter importance.
+"""Explain a sweep: where each trial's values come from, why it ended, parameter importance.
 
-The importance is fANOVA on the completed trials, with a measure of how reliable it is.
+The importance is fANOVA on the completed trials, with a measure of its reliability.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ml.reports.sweep import Sweep, Trial, read_sweep
 from ml.specs.search.constraints import names_of
 
 _ENDING_TAGS = ("interval", "value", "threshold")
-# Up to as many distinct integers are listed; more are a range.
+# At most this many distinct integers are listed; more are shown as a range.
 _LISTED = 5
-# The share of other trials with a good value is estimated from this many, evenly spaced ones.
+# `Preference.among_others` is estimated from about this many evenly spaced trials.
 _OTHERS = 150
-# With fewer trials a forest has nothing to learn from.
+# Minimum number of completed trials for the importance.
 MIN_TRIALS = 10
 # fANOVA takes 1 s for this many trials and 40 s for a thousand; more are sampled evenly.
 MAX_TRIALS = 150
-# A forest that explains a smaller share of the variance has learnt next to nothing.
+# If the forest explains a smaller share of the variance, the importance is unreliable.
 WEAK = 0.2
 TREES = 64
 SEED = 0
@@ -34,12 +34,12 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a policy ended a trial."""
+    """Why an early termination policy stopped a trial."""
 
     policy: str
-    interval: int  # at which the policy ended it
-    value: float  # the best so far
-    threshold: float  # that `value` missed
+    interval: int  # the evaluation interval at which the policy stopped the trial
+    value: float  # the trial's best value until then
+    threshold: float  # the policy's limit, which `value` did not reach
 
     @property
     def missed_by(self) -> float:
@@ -49,14 +49,14 @@ class Ending:
 
 @dataclass(frozen=True)
 class Preference:
-    """A parameter of a trial that TPE suggested, compared with the good trials."""
+    """A parameter value that TPE suggested, compared with the values of the good trials."""
 
     name: str
     value: object  # in this trial
-    good: tuple[Any, ...]  # values in the good trials; the least and the largest if `is_range`
+    good: tuple[Any, ...]  # values in the good trials; (minimum, maximum) if `is_range`
     is_range: bool
-    # Share of the other trials, completed or stopped early, with a value in `good`. The smaller it
-    # is, the more the parameter distinguishes the good trials.
+    # Share of the other trials, completed or stopped early, whose value is in `good`. A small share
+    # means that the parameter distinguishes the good trials.
     among_others: float
 
     @property
@@ -71,7 +71,7 @@ class Preference:
 class Importance:
     """Parameter importance: shares of the primary metric's variance that a forest explains."""
 
-    # (parameter, share), largest first, which sum to 1; () if there is a `reason`.
+    # (parameter, share), largest first; the shares sum to 1. () if there is a `reason`.
     shares: tuple[tuple[str, float], ...] = ()
     explained: float = 0.0  # the forest's out-of-bag R²: 1 is perfect, 0 no better than the mean
     trials: int = 0  # number of trials that the forest was fitted on
@@ -80,13 +80,13 @@ class Importance:
 
     @property
     def is_weak(self) -> bool:
-        """True if the forest explains so little that the order of the parameters is noise."""
+        """Whether the forest explains too little of the variance to rely on the shares."""
         return self.explained < WEAK
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A sweep, and why a policy ended some of its trials."""
+    """A sweep, and why a policy stopped some of its trials."""
 
     run: Run
     sweep: Sweep
@@ -95,7 +95,10 @@ class Explanation:
     notes: tuple[str, ...] = ()  # what could not be read
 
     def preferences(self, trial: Trial) -> tuple[Preference, ...]:
-        """Return why TPE suggested the trial's values, the most important parameter first."""
+        """Return why TPE suggested the trial's values, the most distinctive parameter first.
+
+        Returns () for a trial that TPE did not suggest.
+        """
         good, running = (trial.origin.get(key) or () for key in ("good", "running"))
         if not good:
             return ()
@@ -121,7 +124,7 @@ class Explanation:
 
     @cached_property
     def _named(self) -> Mapping[int, Mapping[str, Any]]:
-        """Return the values of each trial, with nested choices as `model.depth`."""
+        """Return sample number → parameter values, with nested choices as `model.depth`."""
         return {trial.sample_number: names_of(trial.values) for trial in self.sweep.trials}
 
 
@@ -144,7 +147,7 @@ def explain(run: Run, store: RunStore) -> Explanation:
 
 
 def as_json(explanation: Explanation, only: int | None = None) -> dict[str, Any]:
-    """Return the explanation for a program, of all trials or of the one with the number `only`."""
+    """Return the explanation as JSON data, of all trials or of the sample number `only`."""
     run, sweep, shares = explanation.run, explanation.sweep, importance(explanation.sweep)
     trials = [trial for trial in sweep.trials if only in (None, trial.sample_number)]
     return {
@@ -194,14 +197,14 @@ def _preference(name: str, value: object, good: list[Any], others: list[Any]) ->
     return Preference(name, value, ends, is_range, alike / len(others) if others else 0.0)
 
 
-# The values of one parameter, one per trial: all numbers, or all text.
+# A parameter's value in each trial: all numbers or all strings.
 Column = list[float] | list[str]
 
 
 def importance(sweep: Sweep) -> Importance:
-    """Compute the importance by fANOVA (Hutter, Hoos, Leyton-Brown 2014) with Optuna.
+    """Return the parameter importance by fANOVA (Hutter, Hoos, Leyton-Brown 2014) with Optuna.
 
-    It uses the completed trials: a trial that was stopped early has no final value, as in Optuna.
+    It uses only completed trials, as Optuna does, since trials stopped early have no final value.
     """
     ranked = sweep.with_outcome("completed")
     if len(ranked) < MIN_TRIALS:
@@ -215,7 +218,7 @@ def importance(sweep: Sweep) -> Importance:
     columns = {name: column for name in common if len(set(column := _column(ranked, name))) > 1}
     if len(columns) < 2:
         return Importance(reason="fewer than two parameters differ between the completed trials")
-    # One diverged trial would make up all the variance, so values are clipped.
+    # Clip outliers: a diverged trial would account for all of the variance.
     low, high = bounds([trial.value or 0.0 for trial in ranked])
     values = [min(high, max(low, trial.value or 0.0)) for trial in ranked]
     return Importance(

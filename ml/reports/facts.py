@@ -1,4 +1,4 @@
-"""Collect everything about a run for its report: record, metrics, evaluation, release, log."""
+"""Collect the data of a run's report: record, metrics, evaluation, release, log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ml.reports.formatting import count, redact_line
 from ml.reports.sweep import Sweep, read_sweep
 from policies.promotion.evidence import Evidence
 
-# The most lines and bytes at the end of a log that are shown.
+# Maximum lines and bytes to show of the end of a log.
 LOG_LINES, LOG_BYTES = 40, 16_384
 
 
@@ -36,7 +36,7 @@ class Quality:
 
     source: str  # the file that it was read from, such as `evaluation.json of RUN`
     evaluation: Evaluation
-    folder: Path  # has predictions.csv
+    folder: Path  # the folder with predictions.csv
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Release:
 
     version: Version
     evidence: Evidence
-    # The gates' last decision, from the audit log; None if they never ran.
+    # The gates' last decision, from the audit log; None if the gates never ran.
     decision: Mapping[str, Any] | None
     decided: str  # time of the decision; "" without one
-    declared: bool  # this version is the declared release
+    declared: bool  # whether release.yml declares this version
     is_champion: bool
-    # The version to compare with: the champion, or the one that this champion replaced; None
-    # without one.
+    # The version to compare with: the champion, or the former champion if this version is the
+    # champion; None without one.
     against: Side | None
 
     @property
@@ -65,9 +65,9 @@ class Release:
         return compare(_side(self.version, self.evidence), self.against)
 
     def row(self, split: str) -> MetricComparison | None:
-        """Return the primary metric's row on the split.
+        """Return the comparison of the primary metric on a split; None if it has no such metric.
 
-        If it has no difference, `comparison.unpaired` has the reason.
+        If there is no paired difference, `comparison.unpaired` has the reason.
         """
         rows = (row for row in self.comparison.metrics if row.metric == self.comparison.primary)
         return next((row for row in rows if row.place == split), None)
@@ -75,11 +75,11 @@ class Release:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a pipeline, and its trials when it is a sweep."""
+    """A step of a pipeline, with its trials if it is a sweep."""
 
     run: Run
-    name: str  # contains the nested pipelines that it is in: `inner.train`
-    sweep: Sweep | None
+    name: str  # with the names of nested pipelines as a prefix: `inner.train`
+    sweep: Sweep | None  # None if the step is no sweep
     selected: Selected | None
 
 
@@ -91,15 +91,15 @@ class Facts:
     lineage: Mapping[str, Any]  # {} if the run's record is damaged
     sweep: Sweep | None
     selected: Selected | None  # ranking by the project's weights; None if nothing could be ranked
-    curves: Mapping[str, Curve]  # by metric; {} for a sweep
-    steps: tuple[Step, ...]  # of a pipeline; the steps of a nested one follow its own
+    curves: Mapping[str, Curve]  # learning curves by metric; {} for a sweep
+    steps: tuple[Step, ...]  # the steps of a pipeline, each followed by the steps nested in it
     quality: Quality | None
     release: Release | None
-    failed: Run | None  # the failed part of the run; None if none failed
-    log_path: Path | None  # of `failed`
-    log: tuple[str, ...]  # its last lines, without secrets
+    failed: Run | None  # the step, trial or run that failed; None if none failed
+    log_path: Path | None  # log of `failed`
+    log: tuple[str, ...]  # the log's last lines, without secrets
     notes: tuple[str, ...] = ()  # what could not be read, and why
-    fewest: float = fairness.FEWEST  # units of a slice that the gate `fairness` compares
+    fewest: float = fairness.FEWEST  # minimum units of a slice that the gate `fairness` compares
 
     @property
     def kind(self) -> str:
@@ -116,7 +116,7 @@ def _log(run: Run, store: RunStore, notes: list[str]) -> Path | None:
 
 
 def gather(run: Run, backend: Backend) -> Facts:
-    """Collect all data about the run for its report; `notes` name what could not be read."""
+    """Return all data for a run's report; its `notes` say what could not be read."""
     notes: list[str] = []
     store = backend.runs
     lineage = _lineage(run, store, notes)
@@ -176,7 +176,10 @@ def _steps(run: Run, backend: Backend, notes: list[str], prefix: str = "") -> It
 
 
 def _select(sweep: Run, backend: Backend, notes: list[str]) -> Selected | None:
-    """Return the ranking by the project's weights; None when nothing could be ranked."""
+    """Return the ranking of a sweep's trials by the project's weights; None if that is impossible.
+
+    A mistake in select.yml is added to `notes`.
+    """
     try:
         return choose(backend, [sweep])
     except UserError as refused:
@@ -187,7 +190,7 @@ def _select(sweep: Run, backend: Backend, notes: list[str]) -> Selected | None:
 
 
 def _tail(log: Path | None) -> list[str]:
-    """Return the last lines of a log, without reading a large file in full."""
+    """Return the last lines of a log; read only the end of the file. [] for None."""
     if log is None:
         return []
     with log.open("rb") as file:
@@ -196,7 +199,10 @@ def _tail(log: Path | None) -> list[str]:
 
 
 def _failed(run: Run) -> Run | None:
-    """Return the first part that failed, or the run itself when it ended badly and has no parts."""
+    """Return the first failed step or trial at the lowest level; None if none failed.
+
+    A run without steps and trials is returned itself, unless it is queued or completed.
+    """
     parts = [*run.steps, *run.trials]
     if not parts:
         return None if run.status in {"Completed", "Queued"} or not run.id else run
@@ -205,7 +211,10 @@ def _failed(run: Run) -> Run | None:
 
 
 def find_release(run: Run, backend: Backend, notes: list[str]) -> Release | None:
-    """Return the registered version of the run's model, or of a part of it; None without one."""
+    """Return the registered version of a model of the run or its parts; None if there is none.
+
+    If the registry cannot be read, adds a note and returns None.
+    """
     try:
         version = version_of(backend.registry, run)
         return _release(backend, version, notes) if version else None
@@ -215,9 +224,10 @@ def find_release(run: Run, backend: Backend, notes: list[str]) -> Release | None
 
 
 def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality | None:
-    """Return the evaluation in the run's own output, else the one in the version's evidence.
+    """Return the evaluation in the run's output, or the one in the registered version's evidence.
 
-    A pipeline may evaluate another trial than the one that was registered: then the version's.
+    The version's is preferred if the run evaluated another model than the registered one. Returns
+    None if there is no evaluation or it cannot be read; problems are added to `notes`.
     """
     for part in parts(run, EVALUATION)[:1]:
         try:
@@ -268,9 +278,9 @@ def _side(version: Version, loaded: Evidence) -> Side:
 
 
 def _audit_line(backend: Backend, version: Version, notes: list[str]) -> Mapping[str, Any]:
-    """Return the last audit line with a decision about the version; {} if there is none.
+    """Return the audit log's last line with a decision about the version; {} if there is none.
 
-    Lines that found it to be champion already are skipped: the approval is in an earlier line.
+    Skips decisions that the version already is the champion: its approval is in an earlier line.
     """
     try:
         lines = audit.verify(backend.audit_log)

@@ -1,7 +1,7 @@
-"""Draw a project's own charts of a run, in a separate process.
+"""Draw the charts that a project's charts.py defines, in a separate process.
 
-The charts are the team's code: their errors become a sentence on the page. The page embeds them
-as images, in which a browser runs no scripts and loads nothing.
+The charts are the team's code, so the page shows their errors as sentences. It embeds the charts as
+images, in which a browser runs no scripts and loads nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ml.reports.facts import Facts
 from ml.reports.formatting import redact_line
 
 SECONDS = 120
-# Letters of a title in the name of a file.
+# Maximum characters of a title in a file name.
 NAME_LETTERS = 60
-# The most bytes of all figures of a page, so that it stays below a megabyte.
+# Maximum bytes of all figures of a page, so that the page stays below a megabyte.
 LARGEST = 500_000
 _KINDS = {".png": "png", ".svg": "svg+xml"}
-# The environment variables that are passed on; none of them is a secret.
+# The environment variables that the process gets; none of them is a secret.
 _PASSED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
-# The repository is appended to sys.path, so that its modules shadow no other.
+# Append the repository to sys.path, so that its modules do not shadow others.
 _START = (
     "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
     "runpy.run_module('ml.toolkit.figures', run_name='__main__', alter_sys=True)"
@@ -44,8 +44,8 @@ class Figure:
 
     title: str
     suffix: str = ""  # `.png` or `.svg`
-    content: bytes = b""  # of the image file
-    fault: str = ""  # "" if it was drawn
+    content: bytes = b""  # content of the image file
+    fault: str = ""  # why the chart could not be drawn; "" if it was
 
     def __post_init__(self) -> None:
         if not self.fault and self.suffix not in _KINDS:
@@ -59,7 +59,7 @@ class Figure:
 
 
 def draw(root: Path, facts: Facts) -> tuple[Figure, ...]:
-    """Return the charts of the project that the run's spec is in; none without a charts.py."""
+    """Return the charts of the run's project; () if the project has no charts.py."""
     project = Entry(facts.run, facts.kind, facts.lineage).project
     if not (project.isidentifier() and (root / "ml/projects" / project / "charts.py").is_file()):
         return ()
@@ -92,7 +92,7 @@ def draw(root: Path, facts: Facts) -> tuple[Figure, ...]:
             drawn = json.loads((Path(folder) / "figures.json").read_text(encoding="utf-8"))
             return tuple(_within([_figure(Path(folder), entry) for entry in drawn]))
         except (OSError, ValueError, KeyError, TypeError):
-            # It ended too early, or the project's code wrote the list itself.
+            # The process ended too early, or the project's code overwrote figures.json.
             why = f"the process exited with code {ended.returncode}"
             return (Figure("charts.py", fault=why),)
 
@@ -111,7 +111,7 @@ def _figure(folder: Path, drawn: Mapping[str, Any]) -> Figure:
 
 
 def _within(figures: Iterable[Figure]) -> Iterable[Figure]:
-    """Yield the figures; those beyond the page's size limit are replaced by a fault."""
+    """Yield the figures; replace those beyond the page's size limit by figures with a fault."""
     remaining = LARGEST
     for figure in figures:
         remaining -= len(figure.content)
@@ -124,7 +124,7 @@ def _within(figures: Iterable[Figure]) -> Iterable[Figure]:
 
 
 def keep(figures: Iterable[Figure], artifacts: Path) -> None:
-    """Log the figures as MLflow would: `charts/TITLE.svg` among the run's artifacts."""
+    """Write the figures to the run's MLflow artifacts, as `charts/TITLE.svg`; skip faults."""
     for figure in figures:
         if not figure.fault:
             name = "".join(letter if letter.isalnum() else "_" for letter in figure.title)

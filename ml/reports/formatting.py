@@ -9,17 +9,17 @@ from datetime import datetime
 from ml.core.errors import Problem
 from ml.specs.check.secret_patterns import secret_in
 
-# Significant digits: enough to tell two trials apart. The full number is in the tooltip.
+# Significant digits, enough to distinguish two trials. A tooltip has the full number.
 DIGITS = 4
-# Letters of a parameter's value.
+# Maximum characters of a parameter's value.
 MAX_LETTERS = 40
 HIDDEN = "(hidden)"
-# Which values of a metric are better, by its sign.
+# A metric's sign → which of its values are better.
 DIRECTIONS = {1: "higher is better", -1: "lower is better", 0: ""}
 
 
 def number(value: float) -> str:
-    """Format a number with four digits: 0.6610, 12,346, 1.2e−09, NaN."""
+    """Format a number with four significant digits: 0.6610, 12,346, 1.2e−09, NaN."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
     if value == int(value) and abs(value) < 1e7:
@@ -34,22 +34,22 @@ def number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """Return a difference, with its sign."""
+    """Format a difference with its sign and four significant digits: +0.0200."""
     return ("+" if value >= 0 else "") + number(value)
 
 
 def signed_short(value: float) -> str:
-    """Return a difference in three digits, with its sign: +0.02."""
+    """Format a difference with its sign and at most three significant digits: +0.02."""
     return f"{value:+.3g}".replace("-", "−")
 
 
 def amount(value: float | None, unit: str) -> str:
-    """Return a measured amount with its unit; "missing" for None."""
+    """Format an amount with its unit; "missing" for None."""
     return "missing" if value is None else f"{number(value)} {unit}".rstrip()
 
 
 def short(value: object) -> str:
-    """Return a parameter's value: 0.1 rather than 0.1000; long text is shortened."""
+    """Format a parameter's value: 0.1 instead of 0.1000; shorten long text."""
     if not isinstance(value, float):
         return shorten(str(value), MAX_LETTERS)
     text = number(value)
@@ -59,7 +59,7 @@ def short(value: object) -> str:
 
 
 def shorten(text: str, letters: int) -> str:
-    """Shorten text to `letters` characters in its middle: names often differ at the end."""
+    """Shorten text to `letters` characters by cutting its middle: names often differ at the end."""
     if len(text) <= letters:
         return text
     kept = max(2, letters - 1)
@@ -111,12 +111,12 @@ def sentence(text: str) -> str:
 
 
 def redact(name: str, value: str | int | float | bool) -> str | int | float | bool:
-    """Return a parameter's value, or `(hidden)` when it looks like a secret."""
+    """Return a parameter's value, or `(hidden)` if it looks like a secret."""
     return HIDDEN if secret_in(name, value, is_variable=False) else value
 
 
 def redact_line(line: str) -> str:
-    """Return a line of a log, or a note in its place when it holds a secret."""
+    """Return a line of a log, or a note instead if it contains a secret."""
     secret = secret_in("", line, is_variable=False)
     return f"(line redacted: it contains {secret})" if secret else line
 
@@ -127,6 +127,6 @@ def redact_text(text: str) -> str:
 
 
 def headline(problem: Problem) -> str:
-    """Return the first line of a problem, redacted, without the end of the log that may follow."""
+    """Return the first line of a problem's `actual`, redacted; further lines may be a log."""
     first = next(iter(redact_text(problem.actual).splitlines()), problem.code)
     return first.partition("; the end of its log")[0]

@@ -1,7 +1,7 @@
 """Read an untrusted JSON document.
 
-A job that runs a pull request's own code wrote it: any part may be absent, of another type or huge.
-Reading never fails; missing values are empty, and text is escaped for Markdown.
+A job with a pull request's own code wrote it, so any part may be absent, huge or of another type.
+Reading never raises; absent values are empty, and text is escaped for Markdown.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from ml.core import markdown
 from ml.core.markdown import MAX_LETTERS
 
-# The most items of a list or a mapping that are read.
+# Maximum items of a list or mapping that are read.
 MAX_ITEMS = 500
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value of the document; `Value(None)` if it is absent."""
+    """A value of the document; absent values are `Value(None)`."""
 
     json: object = None
 
@@ -30,23 +30,23 @@ class Value:
         return bool(self.json)
 
     def __iter__(self) -> Iterator[Value]:
-        """Iterate over the items of a list; of nothing for another type."""
+        """Yield the items of a list; yield none for another type."""
         items = self.json if isinstance(self.json, list | tuple) else []
         return (Value(item) for item in items[:MAX_ITEMS])
 
     def fields(self) -> Iterator[tuple[str, Value]]:
-        """Return the keys and values of a mapping."""
+        """Yield the keys and values of a mapping; yield none for another type."""
         items = [*self.json.items()] if isinstance(self.json, Mapping) else []
         return ((str(key), Value(value)) for key, value in items[:MAX_ITEMS])
 
     @property
     def string(self) -> str:
-        """Return a text, unescaped; "" for another type."""
+        """Return a string, unescaped; "" for another type."""
         return self.json if isinstance(self.json, str) else ""
 
     @property
     def number(self) -> float | None:
-        """Return a number, also NaN and infinities (text in JSON); None for another type."""
+        """Return a number; None for another type. NaN and infinities are strings in the JSON."""
         if isinstance(self.json, str) and self.json in {"nan", "inf", "-inf"}:
             return float(self.json)
         if isinstance(self.json, bool) or not isinstance(self.json, int | float):
@@ -57,9 +57,9 @@ class Value:
             return math.inf if self.json > 0 else -math.inf
 
     def text(self, letters: int = MAX_LETTERS) -> str:
-        """Return the text as Markdown in which nothing is markup."""
+        """Return the string, escaped for Markdown and cut to `letters` characters."""
         return markdown.text(self.string, letters)
 
     def code(self, letters: int = 80) -> str:
-        """Return the first letters of a name as code; "missing" without one."""
+        """Return the string as Markdown code, cut to `letters` characters; "missing" if empty."""
         return markdown.code(self.string[:letters]) if self.string else "missing"

@@ -1,4 +1,4 @@
-"""Build the leaderboard of an AutoML job: the models tried, their cost, and their reliability."""
+"""Build the leaderboard of an AutoML job: its trials with scores, spread and training time."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from ml.reports.sweep import Sweep, Trial, short_origin
 
 @dataclass(frozen=True)
 class Entry:
-    """A ranked trial; None for what it did not log."""
+    """A ranked trial; fields are None if the trial did not log them."""
 
     trial: Trial
     family: str  # model family; `?` if unknown
     value: float  # the primary metric, mean over the folds
-    spread: float | None  # standard deviation over the folds
-    seconds: float | None  # to fit the model
-    row_ms: float | None  # median milliseconds to predict a row
+    spread: float | None  # standard deviation of the primary metric over the folds
+    seconds: float | None  # training time
+    row_ms: float | None  # median time to predict a row, in milliseconds
     stopped: str = ""  # why training ended early; "" if it did not
 
     @property
     def origin(self) -> str:
-        """Return the origin of its settings, in two words."""
+        """Return the origin of the trial's hyperparameters in at most two words; "?" if unknown."""
         return short_origin(self.trial.origin) or "?"
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """The ranked trials, best first, and the AutoML record in the winner's model folder."""
+    """The ranked trials, best first, and the AutoML record in the best trial's settings.json."""
 
     metric: str
     entries: tuple[Entry, ...]
     facts: Mapping[str, Any]
 
     def sentences(self) -> Iterator[str]:
-        """Yield sentences about the validation, test score, column choices and guardrails."""
+        """Yield texts about validation, test score, early stops, column choices and guardrails."""
         facts, metric = self.facts, self.metric
         yield f"validation: {facts['validation']}; {facts['rows']['fitted']} training rows"
         tested = facts["test"].get(metric)
@@ -70,7 +70,7 @@ class Leaderboard:
 
 
 def board_of(sweep: Sweep) -> Leaderboard | None:
-    """Return the leaderboard of an AutoML job; None for another sweep, or without a best trial."""
+    """Return the leaderboard of an AutoML job; None if it is another sweep or has no best trial."""
     facts = _facts(sweep.best.run) if sweep.best else None
     if facts is None:
         return None
@@ -80,7 +80,7 @@ def board_of(sweep: Sweep) -> Leaderboard | None:
 
 
 def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
-    """Return the leaderboard of a run's sweep; raise UserError if there is none."""
+    """Return the leaderboard of a run's sweep; raise UserError if `board_of` returns None."""
     board = board_of(sweep)
     if board is None:
         actual = f"{run.name} is not an AutoML job with a best trial on this machine"
@@ -104,7 +104,7 @@ def _entry(trial: Trial, metric: str) -> Entry:
 
 
 def _facts(run: Run) -> Mapping[str, Any] | None:
-    """Return the AutoML record that a trial wrote beside its model; None without one."""
+    """Return the AutoML record in the settings.json of a run's outputs; None without one."""
     for folder in run.outputs.values():
         document = _read(folder / "settings.json")
         if isinstance(search := document.get("automl"), dict):

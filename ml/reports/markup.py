@@ -1,6 +1,6 @@
 """Build HTML elements and escape text.
 
-Text is escaped unless it is `Markup`, which only this package and its templates create.
+Text is escaped unless it is a `Markup`, which only this package and its templates create.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import re
 from markupsafe import Markup, escape
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# Characters that an HTML parser rejects, or that reorder the text around them.
+# Characters that an HTML parser rejects, or that change the displayed order of the text.
 _UNREADABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]"
 )
 
 
 def readable(value: object) -> object:
-    """Return the value as text for a page, without terminal colours or control characters.
+    """Return the value as text without terminal colours; replace control characters by U+FFFD.
 
-    Control characters become U+FFFD. Markup passes through, and None becomes "".
+    Markup is returned unchanged, and None becomes "".
     """
     if value is None or isinstance(value, Markup):
         return value or ""
@@ -28,9 +28,10 @@ def readable(value: object) -> object:
 
 
 def tag(element: str, /, *children: object, **attributes: object) -> Markup:
-    """Return an element. `class_` is `class`, other underscores are hyphens; None is omitted.
+    """Return an HTML element with children and attributes; None values are omitted.
 
-    Floats are coordinates, rounded to a tenth of a pixel.
+    `class_` becomes `class`, other underscores become hyphens. Floats are rounded to one decimal,
+    since they are coordinates in pixels.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
@@ -44,16 +45,16 @@ def tag(element: str, /, *children: object, **attributes: object) -> Markup:
 def _attribute(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.1f}".removesuffix(".0")
-    # Markup is text in an attribute, and escaped like any other.
+    # Escape Markup, too: in an attribute, it is plain text.
     return escape(readable(str.__str__(value) if isinstance(value, str) else str(value)))
 
 
 def square(colour: str) -> Markup:
-    """Return the square of a legend in a colour, which is a variable of page.css."""
+    """Return a legend's square; `colour` is the name of a variable in page.css."""
     drawn = tag("rect", width=12, height=12, rx=2, fill=f"var(--{colour})")
     return tag("svg", drawn, width=12, height=12, class_="key")
 
 
 def tooltip(words: str | None) -> Markup | None:
-    """Return the tooltip of an SVG element."""
+    """Return the `title` element that is an SVG element's tooltip; None without words."""
     return tag("title", words) if words else None

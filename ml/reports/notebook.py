@@ -22,23 +22,23 @@ from ml.core.terminal import printable
 from ml.reports.formatting import duration, headline, number
 from ml.reports.markup import tag
 
-# The most children, metrics of the run, and metrics of a child; a sweep may have a thousand trials.
+# Maximum steps and trials shown, metrics of the run, and metrics of a step or trial.
 CHILDREN, METRICS, METRICS_OF_CHILD = 50, 20, 3
 # Seconds between two updates, unless the backend's polling interval is longer.
 UPDATE_S = 1.0
 
 
 def run(name: str = "latest", on: str = "local") -> RunView:
-    """Return the run with that name or id, shown as a table when it is the last value of a cell.
+    """Return the run with that name or id, which a notebook cell displays as a table.
 
-    `on` is the backend, as `--on` names it. Raises UserError for an unknown run or backend.
+    `on` is a backend as in `--on`. Raises UserError for an unknown run or backend.
     """
     backend = open_backend(on)
     return RunView(backend, backend.runs.find(name))
 
 
 class RunView:
-    """A run with a Jupyter display; a run that has not ended is read again for each display."""
+    """A run that Jupyter displays as a table; each display reloads a run that has not ended."""
 
     def __init__(self, backend: Backend, run: Run) -> None:
         self._backend, self.run = backend, run
@@ -49,9 +49,8 @@ class RunView:
     def watch(self) -> None:
         """Show the run and update the table in place until the run ends.
 
-        Interrupting the kernel stops the updates; the run continues. Needs IPython, which every
-        Jupyter kernel has. Raise ModuleNotFoundError without it, and UserError when the run can no
-        longer be read.
+        Interrupting the kernel stops the updates, not the run. Raises ModuleNotFoundError without
+        IPython, and UserError if the run can no longer be read.
         """
         from IPython.display import display
 
@@ -79,7 +78,7 @@ class RunView:
         return self._html()
 
     def _contents(self) -> dict[str, str]:
-        """Return the run by MIME type, as IPython displays it."""
+        """Return the run as HTML and as text by MIME type, for IPython's `display`."""
         return {"text/html": self._html(), "text/plain": repr(self)}
 
     def _html(self) -> str:
@@ -87,7 +86,7 @@ class RunView:
         rows = [_row("status", _outcome(run)), _row("took", duration(run.active_s))]
         rows += [_row("error", f"{run.error.code}: {headline(run.error)}")] if run.error else []
         if self._page.startswith("https://"):
-            # `noopener`: the opened page must not control the notebook's window.
+            # noopener: the opened page must not control the notebook's window.
             link = tag("a", self._page, href=self._page, target="_blank", rel="noopener")
             rows.append(_row("studio", link))
         metrics = self._metrics(run)
@@ -96,12 +95,12 @@ class RunView:
         if len(names) > METRICS:
             rows.append(_row("metrics", f"and {len(names) - METRICS} more"))
         title = tag("strong", f"{run.name} ({self._kind}, {run.experiment})")
-        # Jupyter would typeset a name that looks like a formula, which may contain a link.
+        # Keep MathJax from typesetting names that look like formulas: formulas may contain links.
         attributes = {"class_": "tex2jax_ignore mathjax_ignore"}
         return str(tag("div", title, tag("table", *rows), self._children(), **attributes))
 
     def _children(self) -> Markup:
-        """Return a table of the steps and trials at any depth; "" without any."""
+        """Return a table of the run's steps and trials, including nested ones; "" without any."""
         children = [*self.run.below()]
         if not children:
             return Markup("")
@@ -109,7 +108,7 @@ class RunView:
         def last(child: Run) -> tuple[bool, bool]:
             return child.name != self.run.best, child.status not in OPEN
 
-        # If there are many: the best, the running ones, then the latest.
+        # Of too many, keep the best, then the running ones, then the latest.
         latest = children[::-1]
         chosen = {child.name for child in sorted(latest, key=last)[:CHILDREN]}
         head = tag("tr", *(tag("th", text) for text in ("run", "status", "took", "metrics")))
@@ -125,14 +124,17 @@ class RunView:
         cells = (
             child.name,
             _outcome(child) + best,
-            # A step that was never started has no id.
+            # A step without an id was never started.
             duration(child.active_s) if child.id else "",
             ", ".join(f"{name}={number(metrics[name])}" for name in names),
         )
         return tag("tr", *(tag("td", cell) for cell in cells))
 
     def _metrics(self, run: Run) -> Mapping[str, float]:
-        """Return the metrics so far; those of a running child only if that needs no request."""
+        """Return a run's metrics so far; for running steps and trials only if no request is needed.
+
+        Otherwise they are as of the last reload.
+        """
         store = self._backend.runs
         if run.status in OPEN and (run is self.run or store.records is not None):
             with suppress(TrackingUnavailable):
@@ -140,7 +142,7 @@ class RunView:
         return run.metrics
 
     def _names(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return the names of the metrics, the primary metric first."""
+        """Return the metrics' names in alphabetical order, but the primary metric first."""
         return sorted(metrics, key=lambda name: (name != self._primary, name))
 
 

@@ -1,7 +1,7 @@
 """Render the HTML pages of a run and of a watched model, from Jinja2 templates.
 
-A page is one file that opens without a network. It has one style, one small script, and a content
-security policy that lets a browser load nothing else. Templates are autoescaped.
+A page is one file that opens without a network. Its content security policy allows only its own
+style and script. Templates are autoescaped.
 """
 
 from __future__ import annotations
@@ -45,30 +45,33 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True)
 class Report:
-    """The page of a run and its parts."""
+    """The HTML page of a run, and its parts."""
 
     run: Run
     html: str
     sentences: tuple[str, ...]  # the summary
-    notes: tuple[str, ...]  # what could not be read
+    notes: tuple[str, ...]  # sentences about data that could not be read
     figures: tuple[Figure, ...] = ()
 
 
 @dataclass
 class Contents:
-    """The table of contents of one page: (anchor, title) of each heading, in order."""
+    """The table of contents of a page: (anchor, title) of each heading, in order."""
 
     entries: list[tuple[str, str]] = field(default_factory=list)
 
     def heading(self, title: str) -> Markup:
-        """Return the heading of a section, which the table of contents links to."""
+        """Add a section to the table of contents and return its heading."""
         anchor = f"section-{len(self.entries) + 1}"
         self.entries.append((anchor, title))
         return tag("h2", title, id=anchor)
 
 
 def report(run: Run, backend: Backend, out: Path | None = None) -> Report:
-    """Render the report of a run in any state; this runs the charts.py of its project."""
+    """Render the report of a run, which may still run; this executes its project's charts.py.
+
+    `out` is the file that the page will be written to; links are relative to it.
+    """
     from ml.reports import figures, summary
     from ml.reports.facts import gather
 
@@ -83,12 +86,15 @@ def report(run: Run, backend: Backend, out: Path | None = None) -> Report:
 
 
 def default_path(name: str) -> Path:
-    """Return the file that the page of that name is written to by default."""
+    """Return the default file of the page with that name."""
     return home.home() / "reports" / f"{name}.html"
 
 
 def page_links(page: Path | None, names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return (words, relative address) of the pages that exist; names may be untrusted evidence."""
+    """Return (text, relative address) of the pages that exist at their default paths.
+
+    `names` maps texts to pages' names, which are untrusted; `page` is the file with the links.
+    """
     folder = (page or default_path("page")).absolute().parent
     return [
         (words, quote(Path(os.path.relpath(default_path(name), folder)).as_posix()))
@@ -98,7 +104,7 @@ def page_links(page: Path | None, names: Mapping[str, str]) -> list[tuple[str, s
 
 
 def endpoint_links(backend: Backend, model: str, environment: str) -> list[tuple[str, str]]:
-    """Return (words, address) of the endpoint in the environment; [] if it does not serve."""
+    """Return [(text, URL)] of a model's endpoint in an environment; [] if it has none."""
     with suppress(UserError):
         name = backend.endpoints.name_of(model, environment)
         url = (backend.endpoints.url(name) if environment else None) or ""
@@ -107,7 +113,7 @@ def endpoint_links(backend: Backend, model: str, environment: str) -> list[tuple
 
 
 def reports_of(side: Side) -> dict[str, str]:
-    """Return the reports that the run of a model may have: its own, or that of its sweep."""
+    """Return text → name of the reports that a model's run may have: its own and its sweep's."""
     run = side.evidence.lineage.run_name or side.name
     return {f"run {name} of {side.name}": name for name in (run, run.rpartition("_")[0])}
 
@@ -118,9 +124,9 @@ def run_page(
     out: Path | None = None,
     links: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the page of a run, with the charts of its project, to be written to `out`.
+    """Render the page of a run with the charts of its project; `out` is the page's file.
 
-    `links` are (words, address) of more that is related.
+    `links` are further links as (text, address).
     """
     from ml.reports import summary, views
     from ml.reports.charts import sweep
@@ -149,9 +155,9 @@ def run_page(
 def write_watch_page(
     report: WatchReport, path: Path | None = None, links: Sequence[tuple[str, str]] = ()
 ) -> Path:
-    """Write the page, and its content as JSON beside it; returns the page's path.
+    """Write the page of a watched model and its data as JSON beside it; return the page's path.
 
-    Raises UserError when a file cannot be written.
+    Raises UserError if a file cannot be written.
     """
     path = path or default_path(f"watch-{report.model}-{report.environment}")
     document = json.dumps(report.to_json(), indent=1, allow_nan=False)
@@ -162,10 +168,7 @@ def write_watch_page(
 
 
 def watch_page(report: WatchReport, links: Sequence[tuple[str, str]] = ()) -> str:
-    """Render the page of a watched model: the outcome, every comparison, and `links`.
-
-    `links` are (words, address).
-    """
+    """Render the page of a watched model: outcome, comparisons, and `links` as (text, address)."""
     return _render(
         "watch.html.j2",
         title=f"watch · {report.model} {report.version} in {report.environment}",
@@ -177,7 +180,7 @@ def watch_page(report: WatchReport, links: Sequence[tuple[str, str]] = ()) -> st
 
 
 def _size_chart(finding: Shift) -> Markup:
-    """Plot the size of a difference as a multiple of its limit, at most three."""
+    """Plot the size of a shift as a multiple of its limit; more than 3 is drawn as 3."""
     from ml.reports.charts.intervals import intervals
 
     share = finding.size / finding.limit if finding.size == finding.size else 0.0
@@ -208,7 +211,7 @@ def _render(template: str, **values: object) -> str:
 
 @cache
 def environment() -> Environment:
-    """Return the Jinja2 environment of all pages: text is escaped, unknown names are errors."""
+    """Return the Jinja2 environment of the pages: it escapes text and rejects unknown names."""
     jinja = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -231,7 +234,7 @@ def environment() -> Environment:
 
 
 def breakable(text: str) -> Markup:
-    """Return the text with line breaks allowed after slashes, besides those between words."""
+    """Return the text as markup that may be wrapped after slashes, too."""
     return Markup("/<wbr>").join(escape(readable(part)) for part in text.split("/"))
 
 

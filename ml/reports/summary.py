@@ -16,12 +16,12 @@ from ml.reports.formatting import DIRECTIONS, count, duration, headline, number,
 from ml.reports.sweep import Sweep
 
 Tone = Literal["good", "bad", "open"]
-# Prefixes of splits that took part in choosing the model: their metrics are optimistic.
+# Name prefixes of splits that were used to select the model: their metrics are optimistic.
 SELECTION_SPLITS = ("train", "valid", "dev")
 
 
 def sentences(facts: Facts) -> tuple[str, ...]:
-    """Return the summary, the most important sentence first."""
+    """Return the sentences of the summary, the most important first."""
     run, release = facts.run, facts.release
     words = [_sweep(run, facts.sweep) if facts.sweep else _job(facts)]
     words += [
@@ -41,7 +41,7 @@ def sentences(facts: Facts) -> tuple[str, ...]:
 
 
 def badges(facts: Facts) -> tuple[tuple[str, Tone], ...]:
-    """Return the run's status and the gates' verdict, in a word or two each."""
+    """Return (text, tone) of the run's badges: status, gates' verdict, champion."""
     tones: dict[str, Tone] = {"Completed": "good", "Failed": "bad"}
     words: list[tuple[str, Tone]] = [(facts.run.status, tones.get(facts.run.status, "open"))]
     if facts.release and facts.release.decision:
@@ -53,7 +53,10 @@ def badges(facts: Facts) -> tuple[tuple[str, Tone], ...]:
 
 
 def held_out_split(evaluation: Evaluation) -> str | None:
-    """Return the first split that took no part in choosing the model, else the first."""
+    """Return the first split that was not used to select the model, else the first split.
+
+    Returns None without metrics.
+    """
     splits = list(evaluation.metrics)
     held_out = [split for split in splits if not split.lower().startswith(SELECTION_SPLITS)]
     return next(iter(held_out + splits), None)

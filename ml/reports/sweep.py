@@ -1,4 +1,4 @@
-"""Read a sweep and its trials from the run's record and the tracking store."""
+"""Read a sweep and its trials from the run's record and the MLflow tracking store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ml.specs.plan.plans import Sample, Value
 from ml.sweeps.objective import Goal, best, score
 
 Outcome = Literal["completed", "stopped", "unranked", "failed", "canceled", "running"]
-# The outcomes in words.
+# Outcome → text.
 OUTCOMES: Mapping[Outcome, str] = {
     "completed": "completed",
     "stopped": "stopped early by a policy",
@@ -32,48 +32,50 @@ class Trial:
 
     number: int  # from 0, in the order in which trials started
     run: Run
-    outcome: Outcome  # only `completed` is ranked; `unranked`: completed with a NaN or no metric
-    curve: Curve  # of the primary metric
+    outcome: Outcome  # only `completed` is ranked; `unranked`: completed, but metric NaN or missing
+    curve: Curve  # learning curve of the primary metric
     value: float | None  # best finite value of the primary metric; None without one
-    reason: str = ""  # verdict of the policy that stopped it, or the error; "" for neither
-    sample: Sample | None = None  # None if not recorded
+    reason: str = ""  # verdict of the policy that stopped the trial, or its error; "" for neither
+    sample: Sample | None = None  # the sampler's record; None if there is none
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """Where its values came from; empty when not recorded.
+        """The origin of the trial's hyperparameters; {} if not recorded.
 
-        It has a `kind`, and `refused`, the number of points before it that broke a constraint:
+        It has a `kind`, and `refused`, the number of earlier points that violated a constraint.
+        Further keys by kind:
 
-        - `given`: `point` and `place` of the point in the hints, `because`, and `sampled`, the
-          parameters that the sampler added (`rest` is their origin);
-        - `random`: `startup` with `ended` for a first trial of a Bayesian sweep or `before` an
-          evolution, or `instead_of`;
-        - `sobol`: the `index` in the sequence; `grid`: the `cell` `of` how many;
-        - `tpe`: the numbers of the `good` trials (`good_until` is their worst score) and of those
-          that were `running`, and how many were `bad`;
-        - `evolution`: the number of its `parent`, and the parent's `score`;
-        - `ensemble`, the last trials of an AutoML job: the trials `of` which it could be made.
+        - `given`: `point` and `place` in the hints, `because`, and `sampled`, the parameters that
+          the sampler added (`rest` is their origin)
+        - `random`: `startup` with `ended`, the trials that had ended, for the startup of TPE or
+          (`before`) evolution; or `instead_of`, the algorithm without a valid suggestion
+        - `sobol`: the `index` in the sequence
+        - `grid`: the number of the `cell`, `of` all cells
+        - `tpe`: numbers of the `good` trials (`good_until` is their worst score) and of the
+          `running` ones, and how many were `bad`
+        - `evolution`: number of the `parent`, and the parent's `score`
+        - `ensemble`, the last trials of an AutoML job: the trials `of` which it may consist
         """
         return self.sample.origin if self.sample else {}
 
     @property
     def origin_text(self) -> str:
-        """Return the origin in a sentence, without secrets; "" if not recorded."""
+        """Return the origin as a sentence without secrets; "" if not recorded."""
         return redact_text(origin_sentence(self.origin))
 
     @property
     def sample_number(self) -> int:
-        """Return the number that the sampler gave it; `number` if not recorded."""
+        """Return the sampler's number of the trial; `number` if not recorded."""
         return self.sample.number if self.sample else self.number
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """Return its hyperparameters, with nested choices as mappings."""
+        """Return the trial's hyperparameters, with nested choices as mappings."""
         return self.sample.values if self.sample else self.run.parameters
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds from start to end; None while it runs."""
+        """Return the seconds from start to end; None while the trial runs."""
         return None if self.run.ended is None else self.run.ended - self.run.started
 
 
@@ -85,24 +87,24 @@ class Sweep:
     goal: Goal
     trials: tuple[Trial, ...]  # in the order in which they started
     best: Trial | None
-    varied: tuple[str, ...]  # parameters that differ between trials, or that some lack
-    constant: Mapping[str, Value]  # the other parameters
+    varied: tuple[str, ...]  # parameters that differ between trials or that some trials lack
+    constant: Mapping[str, Value]  # the other parameters and their value
     sampling: str  # algorithm and seed; "" if not recorded
 
     @property
     def ranked(self) -> tuple[Trial, ...]:
-        """Return the completed trials, best first; the earlier one of equals comes first."""
+        """Return the completed trials, best first; ties are in the order of their start."""
         sign = -1 if self.goal == "maximize" else 1
         ranked = [trial for trial in self.trials if trial.outcome == "completed"]
         return tuple(sorted(ranked, key=lambda trial: sign * (trial.value or 0.0)))
 
     def with_outcome(self, *outcomes: Outcome) -> tuple[Trial, ...]:
-        """Return the trials with one of these outcomes."""
+        """Return the trials with one of the outcomes."""
         return tuple(trial for trial in self.trials if trial.outcome in outcomes)
 
 
 def read_sweep(run: Run, lineage: Mapping[str, Any], store: RunStore, notes: list[str]) -> Sweep:
-    """Return the trials of a sweep's run; `notes` receives a sentence for what cannot be read."""
+    """Return the sweep of a run; add sentences about data that cannot be read to `notes`."""
     objective = lineage.get("objective") or {}
     metric = str(objective.get("primary_metric") or "the primary metric")
     goal: Goal = "minimize" if objective.get("goal") == "minimize" else "maximize"
@@ -164,7 +166,7 @@ def _trial(
 
 
 def _flat(run: Run, sample: Sample | None) -> Run:
-    """Return a nested choice as a parameter for each of its names: `model.kind`, `model.depth`."""
+    """Return the run with nested choices as flat parameters: `model.kind`, `model.depth`."""
     values = sample.values if sample else {}
     flat: dict[str, Value] = {}
     for name, value in run.parameters.items():
@@ -182,16 +184,16 @@ def _leaves(name: str, value: object) -> Iterator[tuple[str, Value]]:
 
 
 def _parameters(trials: Sequence[Run]) -> tuple[tuple[str, ...], Mapping[str, Value]]:
-    """Return the names that differ between trials or that some lack, and the constants."""
+    """Return the names of parameters that differ or are missing in trials, and the constants."""
     every = dict.fromkeys(name for trial in trials for name in trial.parameters)
     roots = list(dict.fromkeys(name.partition(".")[0] for name in every))
-    # Parameters of different branches of a choice stand together.
+    # Keep the parameters of all branches of a choice together.
     names = sorted(every, key=lambda name: roots.index(name.partition(".")[0]))
     constant: dict[str, Value] = {}
     for name in names:
         values = [trial.parameters.get(name) for trial in trials]
         first = values[0]
-        # True equals 1 to Python, hence the types.
+        # Compare the types, too, since True == 1.
         if (
             len(trials) > 1
             and first is not None
@@ -202,7 +204,7 @@ def _parameters(trials: Sequence[Run]) -> tuple[tuple[str, ...], Mapping[str, Va
 
 
 def short_origin(origin: Mapping[str, Any]) -> str:
-    """Return the origin of a trial's values (see `Trial.origin`) in at most two words."""
+    """Return a `Trial.origin` in at most two words; "" if not recorded."""
     kind = str(origin.get("kind", ""))
     if kind == "given":
         return f"hint {origin.get('point', 0) + 1}"
@@ -216,7 +218,7 @@ def short_origin(origin: Mapping[str, Any]) -> str:
 
 
 def origin_sentence(origin: Mapping[str, Any]) -> str:
-    """Return the origin in a sentence; "" when it was not recorded."""
+    """Return a `Trial.origin` as a sentence; "" if not recorded."""
     match origin.get("kind"):
         case "given":
             words = _given(origin)
@@ -240,7 +242,7 @@ def origin_sentence(origin: Mapping[str, Any]) -> str:
 
 
 def _name(path: str) -> str:
-    """Return `model.depth` for the path `model.1.depth`, the second branch of `model`."""
+    """Remove the indices of branches from a parameter's path: `model.1.depth` → `model.depth`."""
     return ".".join(part for part in path.split(".") if not part.isdigit())
 
 

@@ -42,20 +42,20 @@ from ml.reports.leaderboard import board_of
 from ml.reports.summary import held_out_split
 from ml.reports.sweep import OUTCOMES, Sweep, Trial, short_origin
 
-# The most rows of trials, columns of parameters, and cells of both: a page is below a megabyte.
+# Maximum rows, columns and cells in the table of trials, so that a page stays below a megabyte.
 TRIALS, PARAMETERS, CELLS = 200, 20, 2000
-# The most other rows: ranked trials, outcomes by reason, metrics, values of a slice, features.
+# Maximum rows of other tables: ranked trials, outcomes, metrics, values of a slice, features.
 RANKED, REASONS, METRICS, SLICE_VALUES, FEATURES = 20, 8, 20, 40, 15
-# A script may log thousands of metrics. Each curve is a chart of its own.
+# Maximum metrics and charts of learning curves: a script may log thousands of metrics.
 LAST_METRICS, CURVES = 200, 12
-# Letters of a tooltip and of a line of a log.
+# Maximum characters of a tooltip and of a log line.
 TOOLTIP, LOG_LETTERS = 80, 500
 
 UNITS = {"latency": "latency, ms", "cost": "cost, s", "stability": "spread"}
 
 
 def glance(facts: Facts) -> list[tuple[str, str]]:
-    """Return the run at a glance: (term, value)."""
+    """Return the page's overview of the run as (term, value) pairs."""
     run, sweep, code = facts.run, facts.sweep, facts.lineage.get("code") or {}
     commit = digest(str(code.get("commit") or "")) or "none"
     changes = " + changes" if commit != "none" and code.get("dirty") else ""
@@ -76,13 +76,13 @@ def glance(facts: Facts) -> list[tuple[str, str]]:
 
 
 def log_text(facts: Facts) -> str:
-    """Return the end of the failed part's log; long lines, such as whole matrices, are cut."""
+    """Return the last lines of the failed part's log; long lines are cut."""
     lines = [line if len(line) <= LOG_LETTERS else f"{line[:LOG_LETTERS]}…" for line in facts.log]
     return "\n".join(lines) or "The log is empty."
 
 
 def step_reason(step: Step) -> str:
-    """Return why a step failed, was not started, or was reused."""
+    """Return why a step failed, was not started, or was reused; "" if it completed."""
     run = step.run
     if run.error:
         return f"{run.error.code}: {headline(run.error)}"
@@ -90,20 +90,20 @@ def step_reason(step: Step) -> str:
 
 
 def curves(facts: Facts) -> list[Markup]:
-    """Return a chart for each metric that the job logged more than once."""
+    """Return a learning curve for each metric that the job logged more than once."""
     charts = (single_curve(metric, curve) for metric, curve in facts.curves.items())
     return [chart for chart in charts if chart]
 
 
 def leaderboard(sweep: Sweep) -> tuple[Markup | None, list[str]]:
-    """Return the chart and the sentences of an AutoML job; (None, []) for another sweep."""
+    """Return an AutoML job's leaderboard chart and sentences; (None, []) for another sweep."""
     board = board_of(sweep)
     return (leaderboard_chart(board), [*board.sentences()]) if board else (None, [])
 
 
 def outcomes(sweep: Sweep) -> list[tuple[str, str, int]]:
-    """Count the trials that did not complete, by (outcome, reason), the most frequent first."""
-    # The reason without its numbers: the name of the policy, the code of the problem.
+    """Return (outcome, reason, count) of trials that did not complete, most frequent first."""
+    # Keep only the name of the policy or the code of the problem.
     reasons = Counter(
         (trial.outcome, trial.reason.partition(":")[0].partition(" at interval")[0])
         for trial in sweep.trials
@@ -113,12 +113,12 @@ def outcomes(sweep: Sweep) -> list[tuple[str, str, int]]:
 
 
 def compared_terms(selected: Selected) -> dict[str, str]:
-    """Return each measured term besides quality → its name and unit; {} if there is none."""
+    """Return each term of the selection, except quality → its name and unit."""
     return {term: unit for term, unit in UNITS.items() if term in selected.selection.compared}
 
 
 def selection_words(selected: Selected) -> tuple[str, str]:
-    """Return the sentences about both rankings, and how the score is calculated."""
+    """Return a text about the rankings by metric and by score, and one about the score."""
     selection = selected.selection
     words = [sentence(text) for text in explanation.sentences(selection)]
     if len(selection.ranked) > RANKED:
@@ -129,7 +129,7 @@ def selection_words(selected: Selected) -> tuple[str, str]:
 
 
 def importance_chart(importance: Importance) -> Markup:
-    """Return the shares as bars; the caption says how reliable they are."""
+    """Plot the parameter importance as bars; the caption states its reliability."""
     doubt = ": too low to rely on the shares" if importance.is_weak else ""
     caption = [
         f"Importance of each parameter for the metric, by fANOVA on "
@@ -146,12 +146,12 @@ class TrialTable:
     """The table of a sweep's trials."""
 
     trials: Sequence[Trial]  # the rows
-    names: Sequence[str]  # of parameters, the columns
-    note: str  # below the table: constant parameters, and what is left out
+    names: Sequence[str]  # the columns: names of parameters
+    note: str  # text below the table: constant parameters, and what is left out
 
 
 def trial_table(sweep: Sweep) -> TrialTable:
-    """Return the ranked trials, then those with a value, then the others."""
+    """Return the table of trials: ranked ones first, then those with a value, then the others."""
     others = [trial for trial in sweep.trials if trial.outcome != "completed"]
     others.sort(key=lambda trial: (trial.value is None, trial.number))
     every = [*sweep.ranked, *others]
@@ -169,12 +169,12 @@ def trial_table(sweep: Sweep) -> TrialTable:
 
 
 def origin(trial: Trial) -> tuple[str, str]:
-    """Return the origin of a trial's values, in two words and in a sentence."""
+    """Return the origin of a trial's values, in at most two words and as a sentence."""
     return short_origin(trial.origin), trial.origin_text[:REASON_LETTERS]
 
 
 def parameter(trial: Trial, name: str) -> tuple[str, str | None, bool]:
-    """Return a parameter's short value, the full value if longer, and whether it is a number."""
+    """Return a parameter's shortened value, the full value or None if equal, and `is_number`."""
     if name not in trial.run.parameters:
         return "–", None, True
     value = redact(name, trial.run.parameters[name])
@@ -184,7 +184,7 @@ def parameter(trial: Trial, name: str) -> tuple[str, str | None, bool]:
 
 @dataclass(frozen=True)
 class MetricRow:
-    """A metric on a split, of the model, its baseline and the champion, with their intervals."""
+    """A metric on a split: estimates of the model, the baseline and the champion."""
 
     metric: str
     split: str
@@ -212,7 +212,7 @@ def quality_source(facts: Facts) -> str:
 
 
 def champion_metrics(facts: Facts) -> Metrics:
-    """Return the metrics of the version that the model is compared with; empty without one."""
+    """Return the metrics of the version that the model is compared with; {} without one."""
     against = facts.release.against if facts.release else None
     return against.evidence.evaluation.metrics if against else {}
 
@@ -253,10 +253,10 @@ def metric_rows(facts: Facts) -> Iterator[MetricRow]:
 
 
 def slice_rows(evaluation: Evaluation, metrics: Metrics) -> list[tuple[str, Estimate, Markup]]:
-    """Return (value, estimate of the primary metric, interval) of each slice, the worst first.
+    """Return (slice's value, primary metric, chart of its interval) of each slice, worst first.
 
-    If the metric is undefined (an AUC of one class), the estimate has only the count; those values
-    are last.
+    If the metric is undefined (AUC with one class), the estimate has only the count; these slices
+    come last.
     """
     metric = evaluation.primary_metric or ""
     estimates = {
@@ -281,13 +281,13 @@ def slice_rows(evaluation: Evaluation, metrics: Metrics) -> list[tuple[str, Esti
 
 
 def rates(metrics: Metrics) -> list[str]:
-    """Return the names of a slice's error and selection rates, which gates may bound by group."""
+    """Return which selection and error rates the metrics have; gates may bound them by group."""
     names = ("selection_rate", "false_positive_rate", "false_negative_rate")
     return [name for name in names if any(name in of_value for of_value in metrics.values())]
 
 
 def contributions_chart(evaluation: Evaluation) -> Markup:
-    """Return the share of each feature in the predictions, as bars."""
+    """Plot the features' shares of the predictions as bars."""
     features = [
         (contribution.feature, contribution.share)
         for contribution in evaluation.contributions
@@ -299,7 +299,7 @@ def contributions_chart(evaluation: Evaluation) -> Markup:
 
 
 def contribution_charts(facts: Facts) -> tuple[str, list[Markup]]:
-    """Return a note if the contributions cannot be read, and the charts of explained rows."""
+    """Return a note ("" or why SHAP values cannot be read) and the charts of explained rows."""
     assert facts.quality is not None
     try:
         rows = ExplainedRows.read(facts.quality.folder)
@@ -309,8 +309,9 @@ def contribution_charts(facts: Facts) -> tuple[str, list[Markup]]:
 
 
 def prediction_charts(facts: Facts) -> tuple[str, list[Markup]]:
-    """Return a heading, and the charts of a classifier's or a forecaster's predictions; none for
-    another task.
+    """Return a heading and the charts of a classifier's or a forecaster's predictions.
+
+    The charts are [] for another task and for invalid predictions.
     """
     quality = facts.quality
     assert quality is not None
@@ -340,7 +341,7 @@ def prediction_charts(facts: Facts) -> tuple[str, list[Markup]]:
 
 
 def stability(facts: Facts) -> list[tuple[str, str]]:
-    """Return the variation of metrics over refits of the model, as (term, value) pairs."""
+    """Return (term, value) pairs: metrics' standard deviations over refits, time, threads."""
     assert facts.quality is not None
     evaluation = facts.quality.evaluation
     rows = []
@@ -375,12 +376,12 @@ def _range(estimates: Sequence[Estimate]) -> tuple[float, float]:
     return (min(ends), max(ends)) if ends else (0.0, 1.0)
 
 
-# A link of the lineage: its kind, its name, and (term, short value, full value) rows.
+# A step of the lineage: its kind, its name, and rows of (term, short value, full value).
 Link = tuple[str, str, Sequence[tuple[str, str, str]]]
 
 
 def lineage(facts: Facts) -> Iterator[Link]:
-    """Yield the lineage from data and code through the run to the model version and environment."""
+    """Yield the lineage's steps: data, code, run, and the model version and environment if any."""
     for name, data in (facts.lineage.get("data") or {}).items():
         asset = str(data.get("asset") or data.get("source") or name)
         yield "data", asset, [_full("input", name), _digest("sha256", data.get("digest"))]

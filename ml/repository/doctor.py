@@ -42,7 +42,7 @@ INSTALL = {
 }
 WORKSPACES = "providers/Microsoft.MachineLearningServices"
 API = "api-version=2024-10-01"
-# Field of a ruleset's rule → the name and text of its check.
+# Field of a ruleset's rule → the name and description of the check for it.
 REVIEWS = {
     "required_approving_review_count": ("review", f"an approval before a merge into {MAIN}"),
     "require_code_owner_review": ("code owners", "the approval of those in .github/CODEOWNERS"),
@@ -57,16 +57,16 @@ _KEY = "APP_PRIVATE_KEY"
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the screen."""
+    """The result of a check: one line of `ml doctor`."""
 
     name: str
     verdict: Literal["ok", "warning", "error"]
     actual: str
-    fix: str = ""  # what to type, or where to look
+    fix: str = ""  # a command to run or an address to open
 
 
 def _check(name: str, fault: str, fix: str, words: str, is_error: bool = True) -> Check:
-    """Make a check: failed with `fault` and `fix`, or passed with `words` if `fault` is empty."""
+    """Return a passed check with `words` if `fault` is "", else one that failed with `fault`."""
     if fault:
         return Check(name, "error" if is_error else "warning", fault, fix)
     return Check(name, "ok", words)
@@ -74,13 +74,13 @@ def _check(name: str, fault: str, fix: str, words: str, is_error: bool = True) -
 
 @dataclass(frozen=True)
 class Stack:
-    """An environment's settings from its stack file."""
+    """Settings of an environment, from its stack file."""
 
     name: str
     subscription: str
     location: str
     group: str  # the resource group
-    workspace: str  # "" if the stack makes a registry
+    workspace: str  # "" if the stack creates a registry
     repository: str  # OWNER/NAME on GitHub
     github: Mapping[str, tuple[str, ...]]  # GitHub environment → required reviewers, () for none
     private: bool = False  # reachable only from inside its network
@@ -88,7 +88,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Answer:
-    """A program's response: the JSON that it printed, or the reason why there is none."""
+    """The result of a program: the JSON that it printed, or an error."""
 
     json: Any = None
     error: str = ""
@@ -98,7 +98,7 @@ Ask = Callable[[Sequence[str]], Answer]
 
 
 def ask(words: Sequence[str]) -> Answer:
-    """Run a program that only reads; the timeout is a minute."""
+    """Run a read-only command with a timeout of a minute; return its JSON or the error."""
     program = shutil.which(words[0])
     if program is None:
         return Answer(error=f"`{words[0]}` is not installed")
@@ -202,7 +202,7 @@ def _quota(stack: Stack, usages: Answer) -> Check:
 
 
 def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator[Check]:
-    """Check settings that no file of the repository can hold: rights, protection, environments."""
+    """Check the repository's settings on GitHub: permissions, rulesets, environments, the app."""
     settings = ask(("gh", "api", f"repos/{repository}"))
     if settings.error:
         fix = _fix("gh", settings, f"gh auth login; or platform:repository is not {repository}")
@@ -229,14 +229,15 @@ def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator
         yield _runner(repository, private, ask)
 
 
-# Labels of GitHub's: docs.github.com/actions/reference/runners/github-hosted-runners
+# Labels of GitHub-hosted runners, from
+# docs.github.com/actions/reference/runners/github-hosted-runners
 _HOSTED = re.compile(
     r"(ubuntu|windows|macos)-(latest|slim|[\d.]+)(-(arm|intel|large|xlarge))?", re.I
 )
 
 
 def _runner(repository: str, stacks: Sequence[str], ask: Ask) -> Check:
-    """Check the runner of private stacks, which GitHub-hosted runners cannot reach."""
+    """Check that the variable RUNNER names a self-hosted runner, which private stacks need."""
     label = ""
     for kind in ("variables", "organization-variables"):
         answer = ask(("gh", "api", f"repos/{repository}/actions/{kind}?per_page=100"))
@@ -269,7 +270,7 @@ def _rights(repository: str, ask: Ask) -> Check:
 
 
 def _strangers(repository: str, ask: Ask) -> Check:
-    """Check that strangers' pull requests need an approval to run, in a public repository."""
+    """Check, for a public repository, that workflows of outside contributors need an approval."""
     path = f"repos/{repository}/actions/permissions/fork-pr-contributor-approval"
     answer, name, everybody = ask(("gh", "api", path)), "forks", "all_external_contributors"
     if answer.error:
@@ -281,7 +282,7 @@ def _strangers(repository: str, ask: Ask) -> Check:
 
 
 def _forks(repository: str, ask: Ask) -> Check:
-    """Check that workflows of forks get no secrets or write token, in a private repository."""
+    """Check, for a private repository, that workflows of forks get no secrets or write token."""
     path = f"repos/{repository}/actions/permissions/fork-pr-workflows-private-repos"
     answer, name, runs = ask(("gh", "api", path)), "forks", "run_workflows_from_fork_pull_requests"
     if answer.error:
@@ -296,7 +297,7 @@ def _forks(repository: str, ask: Ask) -> Check:
 
 
 def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:
-    """Check the requirements of main's rulesets; those that somebody may bypass do not count."""
+    """Check the requirements of main's rulesets; ignore rulesets that somebody may bypass."""
     rules = ask(("gh", "api", f"repos/{repository}/rules/branches/{MAIN}?per_page=100"))
     listed = rules.json if isinstance(rules.json, list) else []
     rulesets = {
@@ -341,7 +342,7 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
 
 
 def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:
-    """Check the rulesets of tags and of the app's branches, by their names in `infra bootstrap`."""
+    """Check the rulesets that `infra bootstrap` creates for tags and for the app's branches."""
     path, fix = f"repos/{repository}/rulesets", "infra bootstrap --run"
     answer = ask(("gh", "api", f"{path}?includes_parents=false&per_page=100"))
     ids = {ruleset.get("name"): ruleset.get("id") for ruleset in answer.json or ()}
@@ -377,7 +378,7 @@ def _apps(repository: str, ask: Ask) -> dict[str, Any]:
 def _environment(
     repository: str, name: str, reviewers: tuple[str, ...], fix: str, ask: Ask
 ) -> Check:
-    """Check that only jobs of main use the environment, and that it has the declared reviewers."""
+    """Check that only main can use a GitHub environment, and that it has the declared reviewers."""
     path, label = f"repos/{repository}/environments/{name}", f"environment {name}"
     answer = ask(("gh", "api", path))
     if answer.error:
@@ -390,9 +391,10 @@ def _environment(
 
 
 def _app(repository: str, ask: Ask) -> Check:
-    """Check the app that opens pull requests; a missing one is a warning, since releases work.
+    """Check the GitHub App that opens pull requests.
 
-    It is an error if its key is a secret that workflows of every branch can read.
+    Without the app there is a warning, since releases work without it. It is an error if workflows
+    of every branch can read the app's key.
     """
     for kind in ("secrets", "organization-secrets"):
         answer = ask(("gh", "api", f"repos/{repository}/actions/{kind}?per_page=100"))

@@ -1,4 +1,4 @@
-"""Small tables, and trials that run in this process."""
+"""Fixtures and helpers: small tables, and AutoML trials that run in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Rows = Sequence[Mapping[str, object]]
 
 
 def write(folder: Path, rows: Rows, header: Sequence[str] = ()) -> Path:
-    """An MLTable of these rows."""
+    """Write an MLTable with these rows; return its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     names = header or list(rows[0])
     lines = [",".join(names), *(",".join(map(str, row.values())) for row in rows)]
@@ -49,7 +49,7 @@ def write(folder: Path, rows: Rows, header: Sequence[str] = ()) -> Path:
 def folder_of(
     folder: Path, files: Mapping[str, str], how: str = DELIMITED, options: str = ""
 ) -> Path:
-    """An MLTable of files `rows*` with these texts."""
+    """Write an MLTable that reads files `rows*`; `files` maps their names to texts."""
     folder.mkdir(exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -58,7 +58,7 @@ def folder_of(
 
 
 def of_numbers(folder: Path, numbers: Any, how: str = DELIMITED) -> Path:
-    """An MLTable of these as `a`, with a number `b` and a class `y`."""
+    """Write an MLTable with the values as column `a`, a number `b` and a class `y`."""
     rows = pd.DataFrame({"a": numbers, "b": np.arange(len(numbers)) % 7})
     rows["y"] = np.where(rows["b"] > 3, "yes", "no")
     folder.mkdir(exist_ok=True)
@@ -73,7 +73,7 @@ def of_numbers(folder: Path, numbers: Any, how: str = DELIMITED) -> Path:
 
 
 def people(count: int = 240, seed: int = 0, classes: Sequence[str] = ("No", "Yes")) -> Rows:
-    """Rows whose `churn` depends on age and city; some incomes are missing."""
+    """Return random rows whose `churn` depends on age and city; some incomes are missing."""
     draw = np.random.default_rng(seed)
     rows = []
     for number in range(count):
@@ -89,7 +89,7 @@ def people(count: int = 240, seed: int = 0, classes: Sequence[str] = ("No", "Yes
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Callable[..., AutoMLPlan]:
-    """The plan of a search in the table `table`: `plan("limits: {max_trials: 3}")`."""
+    """Return a function that plans a search of a small table: `plan("limits: {max_trials: 3}")`."""
 
     def make(
         more: str = "",
@@ -109,16 +109,16 @@ def plan(tmp_path: Path) -> Callable[..., AutoMLPlan]:
 
 
 class Logged:
-    """What a trial logs, kept."""
+    """A fake tracker that keeps the logged metrics in `values`."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
 
     def parameters(self, values: Mapping[str, object]) -> None:
-        """Nothing is asked of them."""
+        """Ignore the parameters."""
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Keep them."""
+        """Keep the metrics."""
         self.values |= values
 
 
@@ -126,7 +126,7 @@ class Logged:
 def fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Path, dict[str, float]]]:
-    """Run a trial on a folder: its model folder, and the metrics that it logged."""
+    """Return a function that runs a trial on a table; its results are model folder and metrics."""
     from contextlib import contextmanager
 
     number = iter(range(100))
@@ -161,7 +161,7 @@ def fit(
         try:
             trial.main()
         except SystemExit as error:
-            # What every trial of the search has is on stderr, and the code ends the search.
+            # For a problem of every trial, `of_every_trial` exits with EX_DATAERR: raise its cause.
             raise (error.__cause__ if error.code == os.EX_DATAERR else None) or error from None
         return folder / "model", logged.values
 

@@ -1,4 +1,4 @@
-"""Plans of small jobs."""
+"""Fixtures: plans of small jobs, and workspaces of the Azure stand-in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ml.specs.plan.plans import (
 from tests.stand_ins.azure.running import StandIn, register_environment, running
 
 SPEC = "jobs/job.yml"
-# A failed assertion of the contract says what it compared; pytest does so for test_*.py alone.
+# Show the compared values of failed assertions, as pytest does by default only for test_*.py.
 pytest.register_assert_rewrite("tests.backends.contract")
 
 
@@ -33,10 +33,10 @@ Sweeps = Callable[..., SweepPlan]
 
 @pytest.fixture(scope="session")
 def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    """The stand-in for Azure, one a session; tests enter a workspace of their own in it.
+    """Yield the session's stand-in for Azure; each test uses a workspace of its own in it.
 
-    azure-ai-ml searches the whole stack for each experimental object that it makes, also once the
-    warning was printed: 45 ms in a worker of pytest-xdist, 714 times in one test.
+    Also disables azure-ai-ml's warnings about experimental objects. Each one inspects the stack,
+    which takes 45 ms in a pytest-xdist worker, 714 times in one test.
     """
     searches = "azure.ai.ml._utils._experimental._should_skip_warning"
     with pytest.MonkeyPatch.context() as patch:
@@ -47,7 +47,7 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[Plans]:
-    """Makes the plan of a command job around a script: `command("print(1)", lr=0.1)`."""
+    """Yield a function that plans a command job of a script: `command("print(1)", lr=0.1)`."""
     code = tmp_path / "code"
     code.mkdir()
 
@@ -79,7 +79,7 @@ def command(tmp_path: Path) -> Iterator[Plans]:
 
 @pytest.fixture
 def sweep(command: Plans) -> Iterator[Sweeps]:
-    """Makes the plan of a sweep over `x`, uniform in [0, 1], that maximises `score`."""
+    """Return a function that plans a sweep over `x`, uniform in [0, 1], to maximise `score`."""
 
     def make(script: str, outputs: dict[str, str] | None = None, **changes: object) -> SweepPlan:
         place = Place(SPEC, 3)
@@ -103,8 +103,8 @@ def sweep(command: Plans) -> Iterator[Sweeps]:
     yield make
 
 
-# `log("score", 0.5)` for scripts of quick tests: a row in MLflow's tables, without the two seconds
-# of `import mlflow`. The slow tests use MLflow itself.
+# Code for scripts of quick tests: `log("score", 0.5)` writes to MLflow's tables without `import
+# mlflow`, which takes two seconds. Slow tests use MLflow itself.
 LOG = """
 import math, os, sqlite3, sys, time
 from pathlib import Path
@@ -148,7 +148,7 @@ Path(sys.argv[2], "model.txt").write_text(sys.argv[1])
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    """A small command job."""
+    """Write the spec of a small command job; return its path."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "say.py").write_text(SAY)
     (tmp_path / "job.yml").write_text(JOB)
@@ -157,7 +157,7 @@ def spec(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def deployments(own_home: Path) -> Iterator[Path]:
-    """The home; servers of its endpoints are stopped when the test ends."""
+    """Yield the test's home, and stop the servers of its endpoints at the end."""
     yield own_home
     for name in endpoint.names():
         endpoint.stop(name)
@@ -165,14 +165,14 @@ def deployments(own_home: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def idle(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """A workspace that starts no job."""
+    """Return the stand-in with a new workspace in which jobs stay queued."""
     azure.enter(monkeypatch, "idle")
     return azure
 
 
 @pytest.fixture
 def workspace(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """A workspace of this test's own, with the environment that the job names."""
+    """Return the stand-in with a new workspace that has the environment of the job."""
     azure.enter(monkeypatch)
     register_environment(configured().client, "ml-cpu", "1")
     azure.requests()

@@ -1,4 +1,4 @@
-"""What every backend keeps: subclass it and give it a `backend` fixture."""
+"""Tests that every backend must pass: subclass them and define a `backend` fixture."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ jobs:
 
 
 class BackendContract:
-    """The promises of `ml.backends.base`, with jobs that take a moment each."""
+    """Tests of the port `ml.backends.base`, with jobs that take a moment each."""
 
     def check_tracking(self, run: Run, status: str) -> None:
-        """What the tracking server has to say of a run, beyond what the port does."""
+        """Hook: assertions on the tracking server's data of a run, besides those by the port."""
 
     def test_a_command_that_succeeds(self, backend: Backend, command: Plans) -> None:
-        """Completed; what it logged and wrote can be read, from the Run and from MLflow."""
+        """A command completes; its metrics and outputs can be read from the Run and from MLflow."""
         script = LOG + (
             "log('loss', 0.5); log('loss', 0.25, 1)\n"
             "Path(sys.argv[1], 'model.txt').write_text(sys.argv[2])\n"
@@ -87,7 +87,7 @@ class BackendContract:
         self.check_tracking(run, "FINISHED")
 
     def test_a_command_that_fails(self, backend: Backend, command: Plans) -> None:
-        """A Run with its error, not an exception: the code, the line, the end of the log."""
+        """A failed command is a Run with an error (code, line, log's end), not an exception."""
         run = backend.run(command("print('the cause'); raise SystemExit(3)"))
         assert run.status == "Failed"
         assert run.error is not None
@@ -107,7 +107,7 @@ class BackendContract:
         self.check_tracking(run, "KILLED")
 
     def test_a_sweep(self, backend: Backend, sweep: Sweeps) -> None:
-        """Trials in their order; the best has its outputs and metrics promoted to the sweep."""
+        """Trials run in order; the sweep has the outputs and metrics of the best trial."""
         script = LOG + "log('score', float(sys.argv[1])); Path(sys.argv[2]).write_text(sys.argv[1])"
         plan = sweep(script, {"note": "uri_file"})
         line = "python script.py ${{search_space.x}} ${{outputs.note}}"
@@ -134,7 +134,7 @@ class BackendContract:
     def test_a_trial_that_fails_does_not_end_the_sweep(
         self, backend: Backend, sweep: Sweeps
     ) -> None:
-        """Others go on, and the best is one that completed."""
+        """Other trials continue, and the best trial is a completed one."""
         script = LOG + "x = float(sys.argv[1]); log('score', x); sys.exit(x > 0.5)"
         run = backend.run(sweep(script, max_total_trials=4))
         statuses = {trial.name: trial.status for trial in run.trials}
@@ -144,9 +144,9 @@ class BackendContract:
         assert statuses[run.best] == "Completed"
 
     def test_early_termination(self, backend: Backend, sweep: Sweeps) -> None:
-        """The policy ends what lags: Canceled, with the policy's name, and never the best."""
-        # What lags logs after something better is known: else it is the median, and goes on. No
-        # other test logs that value.
+        """The policy stops a weak trial, which is Canceled with its name, and never the best."""
+        # The weak trial logs after a better one: otherwise, it would be the median and continue. No
+        # other test logs its value.
         script = LOG + (
             "good = float(sys.argv[1]) < 0.5\n"
             "better = 'SELECT 1 FROM metrics WHERE value = 0.8125'\n"
@@ -176,7 +176,7 @@ class BackendContract:
     def test_every_policy_ends_what_lags(
         self, backend: Backend, sweep: Sweeps, policy: EarlyTermination
     ) -> None:
-        """What it ends was worse than the best, is Canceled, and has the policy's name."""
+        """A stopped trial was worse than the best, is Canceled, and has the policy's name."""
         script = LOG + (
             "x = float(sys.argv[1])\n"
             "for step in range(8):\n"
@@ -195,7 +195,7 @@ class BackendContract:
         assert all(trial.parameters["x"] < best.parameters["x"] for trial in ended)
 
     def test_a_running_job_is_cancelled(self, backend: Backend, command: Plans) -> None:
-        """By its name, while it is followed: both have the run as Canceled."""
+        """A followed job is cancelled by name: canceller and follower get a Canceled run."""
         cancelled: list[Run] = []
 
         def cancel(event: Event) -> None:
@@ -216,7 +216,7 @@ class BackendContract:
     def test_a_pipeline(
         self, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Steps in their order, data between them; one that fails leaves the others alone."""
+        """Steps run in order and pass data; a failed step does not affect independent ones."""
         (tmp_path / "pyproject.toml").touch()
         monkeypatch.chdir(tmp_path)
         (tmp_path / "pipeline.yml").write_text(PIPELINE)
@@ -235,7 +235,7 @@ class BackendContract:
         assert (entry.kind, entry.run.id) == ("pipeline", run.id)
 
     def test_events_tell_the_story(self, backend: Backend, sweep: Sweeps) -> None:
-        """Started, each trial's start and end, ended; every event has the run as it then was."""
+        """Events are: started, each trial's start and end, ended; each has the run at that time."""
         told: list[Event] = []
         run = backend.run(sweep(LOG + "log('score', 1.0)"), told.append)
         kinds = [event.kind for event in told if event.kind not in ("trial_metric", "running")]
@@ -246,7 +246,7 @@ class BackendContract:
         assert all(event.trial for event in told if event.kind.startswith("trial"))
 
     def test_what_cannot_be_honoured_is_refused(self, backend: Backend, command: Plans) -> None:
-        """Either a refusal that names the line, or the job runs as it is written."""
+        """Unsupported fields are either rejected with their line, or the job runs as written."""
         plan = command("print(1)")
         place = Place("jobs/job.yml", 12)
         several = replace(plan, instance_count=2, places={"resources.instance_count": place})
@@ -259,14 +259,14 @@ class BackendContract:
         assert backend.refusals(plan) == ()
 
     def test_runs_are_found_and_listed(self, backend: Backend, command: Plans) -> None:
-        """By name, by id, as the latest; the latest comes first in the list."""
+        """Runs are found by name, by id, and as `latest`; the list begins with the latest."""
         first, second = backend.run(command("")), backend.run(command(""))
         for name in (first.name, first.id):
             assert backend.runs.find(name).id == first.id
         assert backend.runs.find("latest").id == second.id
         entries = backend.runs.entries()
         assert [entry.run.id for entry in entries] == [second.id, first.id]
-        # What a release evaluates is listed, and is not what a person means by the latest.
+        # A run that a release started is listed, but is not `latest`.
         third = backend.run(replace(command("print(3)"), tags={STARTED_BY: "release"}))
         assert backend.runs.entries()[0].run.id == third.id
         assert backend.runs.find("latest", "tests").id == second.id
@@ -280,7 +280,7 @@ class BackendContract:
         assert refused.value.exit_code == Exit.WRONG_CALL
 
     def test_a_run_has_its_lineage(self, backend: Backend, sweep: Sweeps) -> None:
-        """Spec, code, data and environment; of a sweep the objective; a trial names its sweep."""
+        """A run has spec, code, data and environment; a sweep its objective; a trial its sweep."""
         run = backend.run(sweep(LOG + "log('score', 1.0)"))
         entry = backend.runs.entry(run)
         assert entry.lineage["spec"] == "jobs/job.yml:3"
@@ -295,7 +295,7 @@ class BackendContract:
         assert "said" in backend.runs.logs(run)["0"].read_text()
 
     def test_a_model_is_registered_once(self, backend: Backend, command: Plans) -> None:
-        """Versions count up and are found by number; an alias an environment names the champion."""
+        """Versions have ascending numbers; an alias per environment marks the champion."""
         run, registry = backend.run(command("")), backend.registry
         for digit in "ab":
             folder = model_folder(DIGEST_PREFIX + digit * 64)
@@ -334,7 +334,7 @@ class BackendContract:
     def test_the_evidence_of_a_version_is_brought(
         self, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With its files, also to a machine that has neither where the backend is elsewhere."""
+        """Evidence and its files are downloaded, also to a machine without them."""
         deployment = released(backend, "words", tmp_path)
         version = backend.registry.find("words", deployment.version)
         sha256 = hashlib.sha256(b"{}").hexdigest()
@@ -357,7 +357,7 @@ class BackendContract:
 
     @pytest.mark.attack("Many writers append to the audit log at once")
     def test_lines_of_many_writers_make_one_chain(self, backend: Backend, home: Path) -> None:
-        """Nothing is lost of what several processes append to the audit log at once."""
+        """No line is lost when several processes append to the audit log concurrently."""
         log = backend.audit_log
         assert audit.verify(log) == ()
 
@@ -381,7 +381,7 @@ class BackendContract:
             backend.cancel(run.name)
 
     def ask(self, backend: Backend, experiment: Experiment, key: str) -> str:
-        """The digest of the model that answers a key, which the endpoint splits by itself."""
+        """Send a request with a key, which the endpoint routes; return the model's digest."""
         request = Request(
             str(backend.endpoints.url(experiment.endpoint)),
             json.dumps(SAMPLES[0]).encode(),
@@ -394,7 +394,7 @@ class BackendContract:
     def test_an_experiment_splits_keys(
         self, backend: Backend, deployments: Path, tmp_path: Path
     ) -> None:
-        """Each key is answered by its version, its outcome is counted there, and others get A."""
+        """Keys are routed to their version, outcomes are counted, and A serves after the stop."""
         endpoints, name = backend.endpoints, "words"
         released_arms = [released(backend, name, tmp_path, collect=True) for _ in "AB"]
         with endpoints.locked(name):
@@ -409,7 +409,7 @@ class BackendContract:
             effect=0.1,
             baseline=0.4,
         )
-        # With this salt the keys have both versions; once in 2,048 a random one gives all one.
+        # With this salt, the keys get both versions; a random salt fails once in 2,048 runs.
         experiment = replace(declared, endpoint=name, salt="words")
         keys = [f"customer-{number}" for number in range(12)]
         assert routing.begin(backend, experiment, released_arms[1], SAMPLES, "ana") is not None
@@ -420,7 +420,7 @@ class BackendContract:
         assert [self.ask(backend, experiment, key) for key in keys] == [
             digests[arms[key]] for key in keys
         ]
-        # By the key or by the id of its request.
+        # An outcome names the key or the id of its request.
         named = [*keys[:6], *(f"{experiment.request_id(key)}.2" for key in keys[6:])]
         assert records.record(backend, experiment, [(of, 1) for of in named]) == 12
         told = verdict(experiment, records.read(backend, experiment))
@@ -434,13 +434,13 @@ class BackendContract:
         assert live is not None and live.canary is None and live.deployment.digest == a.digest
 
     def check_misrouted(self, backend: Backend, experiment: Experiment, key: str) -> None:
-        """What a caller that ignores the assignment comes to, where one can."""
+        """Hook: assertions on a caller that ignores the assignment, if the backend allows it."""
 
     @pytest.mark.slow
     def test_a_version_that_does_not_start(
         self, backend: Backend, deployments: Path, tmp_path: Path
     ) -> None:
-        """The error has the end of its log; nothing of it is left, and nothing serves."""
+        """The error has the end of the log; the version is removed, and nothing serves."""
         endpoints, name = backend.endpoints, "words"
         deployment = released(backend, name, tmp_path, CRASH)
         with endpoints.locked(name), pytest.raises(UserError) as refused:
@@ -455,9 +455,7 @@ class BackendContract:
     def test_a_canary_judges_a_version(
         self, backend: Backend, deployments: Path, tmp_path: Path
     ) -> None:
-        """A good one passes 10, 50 and 100 per cent; one that fails and one that hoards memory are
-        taken back, and blue serves.
-        """
+        """A good version passes 10, 50 and 100 %; failing and leaking ones are rolled back."""
         endpoints, name = backend.endpoints, "words"
         assert (endpoints.live(name), endpoints.url(name)) == (None, None)
         first, good = (released(backend, name, tmp_path) for _ in "ab")

@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""`ml runs …` as a person types it."""
+"""Fixture: run `ml runs …`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ml = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def ml() -> Ml:
-    """Runs `ml runs …`; nobody is at the keyboard."""
+    """Return a function that runs `ml runs …` without a terminal."""
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:
         return forks.ml("runs", *words)

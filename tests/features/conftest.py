@@ -1,4 +1,4 @@
-"""A feature set of accounts, written as a team would write it."""
+"""Fixture: a feature set of accounts' payments, as a team would write it."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ def write_set(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def account_payments(tmp_path_factory: pytest.TempPathFactory) -> FeatureSet:
-    """The feature set, read from its files."""
+    """Return the feature set, loaded from its files."""
     return read(write_set(tmp_path_factory.mktemp("definition") / "features"))

@@ -1,4 +1,4 @@
-"""A tiny project whose models are trained once, and a home of its own for every test."""
+"""Fixtures: a tiny project whose models are trained once, and a home for each test."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from tests.release import fast_server, tiny
 from tests.release.tiny import Tiny
 from tests.shared import once
 
-# A failed assertion of the scenario says what it compared; pytest does so for test_*.py alone.
+# Show the compared values of failed assertions, as pytest does by default only for test_*.py.
 pytest.register_assert_rewrite("tests.release.scenario")
-# Worse, fair, fair too (not better by more than chance), and better.
+# Skills (accuracies) of the models: worse, medium, medium (not significantly better), and better.
 SKILLS = (0.7, 0.8, 0.8025, 0.95)
 
 
 @dataclass(frozen=True)
 class World:
-    """The project, and a completed training run by skill."""
+    """The tiny project, and its completed training runs by the model's skill."""
 
     project: Tiny
     runs: Mapping[float, Run]
 
     def run(self, skill: float) -> str:
-        """The name of the training run of that skill."""
+        """Return the name of the training run with that skill."""
         return self.runs[skill].name
 
 
 @dataclass(frozen=True)
 class Template:
-    """A repository and a home that tests copy; never written to again."""
+    """A repository and a home for tests to copy; they are read-only once created."""
 
     root: Path
     home: Path
@@ -51,7 +51,7 @@ class Template:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Work in it."""
+        """Use the repository as working directory, and the home, within the block."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("MLOPS_HOME", str(self.home))
             patch.chdir(self.root)
@@ -59,13 +59,13 @@ class Template:
 
 
 def _template(folder: Path, root: Path | None = None) -> Template:
-    """The template in a folder that was filled."""
+    """Return the template in a filled folder."""
     names = json.loads((folder / "names.json").read_text())
     return Template(root or folder / "repository", folder / "home", dict(names))
 
 
 def _from(base: Template, folder: Path) -> Template:
-    """The start of another template in an empty folder: the same repository, a copy of the home."""
+    """Return a new template in an empty folder: the base's repository and a copy of its home."""
     made = replace(base, home=folder / "home")
     shutil.copytree(base.home, made.home)
     (folder / "names.json").write_text(json.dumps([*base.names.items()]))
@@ -74,7 +74,7 @@ def _from(base: Template, folder: Path) -> Template:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Template:
-    """Training runs, and nothing registered."""
+    """Return a template with training runs and no registered version."""
 
     def fill(folder: Path) -> None:
         made = Template(folder / "repository", folder / "home", {})
@@ -89,7 +89,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Template:
 
 @pytest.fixture(scope="session")
 def promoted(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Template:
-    """The model of skill 0.8 is version 1, champion and live, its server stopped."""
+    """Return a template in which skill 0.8 is version 1, champion and live, but stopped."""
 
     def fill(folder: Path) -> None:
         with _from(trained, folder).inside():
@@ -102,7 +102,7 @@ def promoted(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Tem
 
 @pytest.fixture(scope="session")
 def declared(promoted: Template, tmp_path_factory: pytest.TempPathFactory) -> Template:
-    """Beside that, the model of skill 0.95 is version 2 and declared, not yet applied."""
+    """Return `promoted` with skill 0.95 as version 2, which is declared but not applied."""
 
     def fill(folder: Path) -> None:
         with _from(promoted, folder).inside():
@@ -115,7 +115,7 @@ def declared(promoted: Template, tmp_path_factory: pytest.TempPathFactory) -> Te
 def copied(
     own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Template], World]]:
-    """Makes a world of a template; servers are stopped when the test ends."""
+    """Yield a function that copies a template; stop all servers at the end."""
 
     def copy(template: Template) -> World:
         shutil.copytree(template.home, own_home, dirs_exist_ok=True)
@@ -132,13 +132,13 @@ def copied(
 
 @pytest.fixture
 def world(trained: Template, copied: Callable[[Template], World]) -> World:
-    """Trained models, and nothing registered."""
+    """Return a world with trained models and no registered version."""
     return copied(trained)
 
 
 @pytest.fixture
 def served(promoted: Template, copied: Callable[[Template], World]) -> World:
-    """Version 1 serves."""
+    """Return a world in which version 1 serves."""
     made = copied(promoted)
     endpoint.ensure("tiny")
     return made
@@ -146,7 +146,7 @@ def served(promoted: Template, copied: Callable[[Template], World]) -> World:
 
 @pytest.fixture
 def challenged(declared: Template, copied: Callable[[Template], World]) -> World:
-    """Version 1 serves, and a better version 2 is declared."""
+    """Return a world in which version 1 serves, and a better version 2 is declared."""
     made = copied(declared)
     endpoint.ensure("tiny")
     return made
@@ -154,19 +154,19 @@ def challenged(declared: Template, copied: Callable[[Template], World]) -> World
 
 @pytest.fixture
 def promoted_world(promoted: Template, copied: Callable[[Template], World]) -> World:
-    """Version 1 is live by the state, its server stopped."""
+    """Return a world in which version 1 is recorded as live, but its server is stopped."""
     return copied(promoted)
 
 
 @pytest.fixture
 def declared_world(declared: Template, copied: Callable[[Template], World]) -> World:
-    """Version 1 is live by the state, its server stopped; a better version 2 is declared."""
+    """Return a world as `promoted_world`, in which a better version 2 is declared."""
     return copied(declared)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _fast_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """See `fast_server`."""
+    """Use the fast server in tests of this module; see `fast_server`."""
     folder = once(tmp_path_factory, "server", fast_server.install)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server, "begin", partial(fast_server.begin, folder))
@@ -175,10 +175,10 @@ def _fast_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The organisation policy on a canary, lowered to the few requests of the tiny project."""
+    """Lower the organisation policy on canaries to the few requests of the tiny project."""
     file = tmp_path_factory.mktemp("policy") / "canary.yml"
     text = policy.CANARY.read_text().replace("requests: 100", "requests: 20")
-    # Its predictions are scores, which differ from one version to the next.
+    # Do not bound prediction drift: the predictions are scores, which differ between versions.
     file.write_text(text.partition("required:")[0] + "no_bound" + text.partition("no_bound")[2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policy, "CANARY", file)

@@ -1,6 +1,7 @@
-"""The way of a model on a backend: trained, proposed, applied, replaced and rolled back.
+"""A test of a model's lifecycle on a backend: train, propose, apply, replace, roll back.
 
-Subclass the scenario and give it a `team` fixture; a backend adds what it alone does.
+Each backend subclasses the scenario, defines a `team` fixture, and overrides hooks for its own
+behaviour.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ RELEASE = Path("ml/projects/tiny/release.yml")
 
 
 class Team:
-    """The tiny project in a repository of its own, released to dev of a backend.
+    """The tiny project in its own repository, released to the environment dev of a backend.
 
-    `pipeline` is a job whose only step trains; None where the backend runs no pipeline. `commands`
-    says whether `--on` takes the backend.
+    `pipeline` is a job with a training step; None if the backend has no pipelines. `commands` says
+    whether the backend can be passed to `--on`.
     """
 
     pipeline: str | None = "single.yml"
@@ -52,18 +53,18 @@ class Team:
         self.endpoint = backend.endpoints.name_of("tiny", "dev")
 
     def move(self) -> None:
-        """Go on as the next step of a workflow does: on Azure, on another machine."""
+        """Continue as the next step of a workflow would; on Azure, that is on another machine."""
 
     def train(self, skill: float) -> str:
-        """The name of a training run of that skill."""
+        """Train a model with a skill (accuracy); return the run's name."""
         return self.project.train(skill, self.backend).name
 
     def propose(self, run: str) -> Proposal:
-        """Propose the run's model as the workflow does that evaluates it."""
+        """Propose the run's model for dev, as the workflow does."""
         return propose(self.backend, "tiny", run, "dev", attestor=self.attestor)
 
     def promote(self, run: str) -> Proposal:
-        """Propose a model that the gates allow; what it declares is committed."""
+        """Propose a model, assert that the gates allow it, and commit the changed files."""
         made = self.propose(run)
         assert made.decision.outcome == "pending", made.decision.blocking
         changed = {line[3:] for line in git("status", "--porcelain", "-uall").splitlines()}
@@ -72,62 +73,62 @@ class Team:
         return made
 
     def plan(self) -> Plan:
-        """The plan, which leaves no line in the audit log."""
+        """Return the release plan; assert that it adds no line to the audit log."""
         lines = len(audit.verify(self.backend.audit_log))
         made = plan(self.backend, "tiny", "dev")
         assert len(audit.verify(self.backend.audit_log)) == lines
         return made
 
     def apply(self, approved_by: str | None = None, **options: object) -> Applied | None:
-        """Apply what is declared."""
+        """Apply the declared release to dev."""
         return apply(self.backend, "tiny", "dev", approved_by, **options)  # type: ignore[arg-type]
 
     def status(self) -> Status:
-        """The status of dev."""
+        """Return the status of dev."""
         (row,) = status(self.backend, "tiny", "dev")
         return row
 
     def live(self) -> Live | None:
-        """What serves."""
+        """Return the live deployment; None without one."""
         return self.backend.endpoints.live(self.endpoint)
 
     def champion(self) -> str | None:
-        """The version that the registry calls the champion of dev."""
+        """Return the version that is dev's champion in the registry; None without one."""
         champion = self.backend.registry.champion("tiny", "dev")
         return champion and champion.version
 
     def files(self) -> dict[str, str]:
-        """The files that a promotion changes."""
+        """Return name → text of the files that a promotion changes."""
         paths = (RELEASE, *RELEASE.parent.glob("evidence/dev*"))
         return {path.name: path.read_text() for path in paths}
 
     def answer(self) -> str | None:
-        """The version that answers a question."""
+        """Send a request to the endpoint; return the version that responds."""
         return ask(self.backend, self.endpoint, QUESTION).version
 
 
 class ReleaseScenario:
-    """Each step with what it has to leave, by the port of the backend alone."""
+    """The steps of the lifecycle, with assertions by the backend's port only."""
 
     def check_unapplied(self, team: Team) -> None:
-        """What a backend asks for before the first apply."""
+        """Hook: assertions of a backend before the first apply."""
 
     def apply_first(self, team: Team) -> Applied | None:
         """Apply the first version."""
         return team.apply("ana")
 
     def check_second(self, team: Team, capsys: pytest.CaptureFixture[str]) -> None:
-        """What a backend asks for before it applies the second version."""
+        """Hook: assertions of a backend before the second version is applied."""
 
     def check_fault(self, team: Team, run: str) -> None:
-        """What a backend finds of a version beside its canary, before it is applied again."""
+        """Hook: assertions of a backend on faults during a canary, before the next apply."""
 
     def test_from_training_to_rollback(
         self, team: Team, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A first version, a worse model, a better one by a canary, and back in three ways.
+        """Release a version, reject a worse model, release a better one, roll back in three ways.
 
-        Version 2 comes with other serving code: each way back takes the code of version 1.
+        Version 2 has other serving code: each rollback also restores the code of version 1.
         """
         before = RELEASE.read_text()
         first, second = self.promote_first(team), team.train(0.95)
@@ -150,17 +151,17 @@ class ReleaseScenario:
             code, out, _ = ml(capsys, *words)
             document = json.loads(out)
             assert code == 0 and document["to_do"] and document["declared"]["version"] == "1"
-        unsigned = team.apply()  # going back takes a name too
+        unsigned = team.apply()  # a rollback also needs an approval
         assert unsigned and unsigned.outcome == "rejected" and team.champion() == number
         self.apply_earlier(team, "cy", serving)
 
         git("revert", "--no-edit", "HEAD")
         self.check_fault(team, second)
         team.move()
-        done = team.apply("cy")  # a promotion like another
+        done = team.apply("cy")  # the same as any promotion
         assert done and done.version.version == number and done.canary
 
-        # The requests of now are not those that version 1 was proposed with.
+        # Change the sample requests after version 1 was proposed.
         samples = team.project.folder / "endpoint" / "requests.jsonl"
         samples.write_text('{"question": "how?", "language": "en"}\n')
         commit("other requests")
@@ -181,13 +182,13 @@ class ReleaseScenario:
         assert team.answer() == "1"
 
     def serving(self, team: Team) -> str:
-        """The digest of the serving code that is live."""
+        """Return the digest of the live serving code."""
         live = team.live()
         assert live and live.canary is None
         return live.deployment.deployment_digest
 
     def promote_first(self, team: Team) -> Proposal:
-        """A run becomes version 1: declared by files alone, served and promoted by nothing yet."""
+        """Propose version 1; assert that it is declared in files, but not served or champion."""
         empty = team.status()
         assert empty.verdict.startswith("no model yet") and empty.declared is None
         job = team.pipeline or "train.yml"
@@ -204,7 +205,7 @@ class ReleaseScenario:
         assert entry and entry.digest == made.candidate.digest
         assert check_registered(team.backend, "tiny", "1", "dev").decision.outcome == "pending"
         assert made.run == (f"{run}.train" if team.pipeline else run)
-        # The registry knows the version by the step: an attestation of it is proposed by that.
+        # The version's run in the registry is the pipeline's step, which its attestation names.
         project = projects.find(team.backend.root, "tiny")
         again = choose(team.backend, project, made.candidate.run)
         assert again.id == made.candidate.run
@@ -214,7 +215,7 @@ class ReleaseScenario:
         return made
 
     def release_first(self, team: Team, made: Proposal) -> None:
-        """Refused without a name, served with one; a second apply changes nothing."""
+        """Assert that apply needs an approver, serves, and does nothing the second time."""
         steps = team.plan()
         assert steps.unsigned and steps.stops is None and steps.serving is None
         assert "no canary" in " ".join(steps.steps)
@@ -246,7 +247,7 @@ class ReleaseScenario:
         assert url and model.serving == [Served(team.endpoint, url)]
 
     def refuse_worse(self, team: Team) -> None:
-        """The gates reject it: what is declared, who is champion and what serves stay."""
+        """Assert that the gates reject a worse model: declaration, champion and live stay."""
         entry, live = desired_state.read(team.backend, "tiny", "dev"), team.live()
         worse = team.propose(team.train(0.7))
         assert worse.decision.outcome == "rejected" and not worse.written
@@ -264,7 +265,7 @@ class ReleaseScenario:
     def release_second(
         self, team: Team, run: str, digest: str, capsys: pytest.CaptureFixture[str]
     ) -> str:
-        """Blue serves until green has passed 10, 50 and 100 %; then blue is stopped."""
+        """Assert that blue serves until green passed 10, 50 and 100 %, and is then stopped."""
         team.move()
         score = team.project.folder / "endpoint" / "score.py"
         score.write_text(score.read_text() + "# Other serving code, which a rollback takes back.\n")
@@ -296,12 +297,12 @@ class ReleaseScenario:
         return number
 
     def check_progress(self, lines: list[str], blue: Live) -> None:
-        """The shares of the canary, in their order."""
+        """Assert that the lines have the canary's traffic shares in order."""
         begun = [f"canary: {share} %" for share in (10, 50, 100)]
         assert [start for line in lines for start in begun if line.startswith(f"{start}:")] == begun
 
     def apply_earlier(self, team: Team, approved_by: str, serving: str) -> None:
-        """Version 1 serves at once, without a canary, by the code that it had."""
+        """Assert that version 1 serves at once with its former code, without a canary."""
         team.move()
         done = team.apply(approved_by)
         assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
@@ -310,7 +311,7 @@ class ReleaseScenario:
     def check_commands(
         self, team: Team, serves: Mapping[str, bool], capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """`ml` prints the same of version 1 and of runs, whose models serve or do not."""
+        """Assert that `ml` prints the same for version 1 and for runs; `serves` is by run."""
         where = ("--on", team.backend.name)
         digest = team.backend.registry.find("tiny", "1").digest
         code, out, _ = ml(capsys, "release", "status", "tiny", "--env", "dev", *where, "--json")

@@ -1,4 +1,4 @@
-"""The tiny project of the releases' tests."""
+"""Fixtures of the tiny project, from the release tests."""
 
 from __future__ import annotations
 

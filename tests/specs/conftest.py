@@ -1,4 +1,4 @@
-"""A small repository to put specs in, and a reader of what `ml check` says of them."""
+"""Fixtures: a small repository for specs, and a function that returns problems of `ml check`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ml.specs.check.clusters import Cluster
 from ml.specs.sdk.load import load
 
 Check = Callable[..., list[Problem]]
-# Declared in two environments: one is smaller.
+# Clusters of two environments; one of them is smaller.
 CLUSTERS = (
     Cluster("dev", "gpus", "Standard_NC64as_T4_v3", 2, gpus=4),
     Cluster("prod", "gpus", "Standard_ND96asr_v4", 8, gpus=8, infiniband=True),
@@ -24,7 +24,7 @@ CLUSTERS = (
 
 @pytest.fixture
 def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with code, data, components and assets; the working directory of the test."""
+    """Create a repository with code, data and assets; make it the working directory."""
     root = tmp_path / "repository"
     for folder in ("src", "data", "ml/assets"):
         (root / folder).mkdir(parents=True)
@@ -65,7 +65,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "pyproject.toml").write_text("")
     (root / "conda.yml").write_text("name: conda\ndependencies: [python=3.11]\n")
     (root / "component.yml").write_text(COMPONENT)
-    # Not `.yml`: a survey of the repository passes these by.
+    # Not `.yml`, so that a check of the whole repository skips these files.
     (root / "empty.part").write_text("")
     (root / "nul.part").write_text("\0")
     (root / "scheduled.part").write_text(SCHEDULED)
@@ -81,7 +81,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def problems(repo: Path) -> Check:
-    """Writes a spec into the repository and returns what is wrong with it."""
+    """Return a function that writes a spec into the repository and returns its problems."""
     for version in (2, 10):
         spec = f"name: numbers\nversion: {version}\nimage: python:3.11\n"
         (repo / f"ml/assets/numbers-{version}.yml").write_text(spec)

@@ -1,4 +1,4 @@
-"""Azure Resource Manager on this machine: what tests put there, in pages, with its errors."""
+"""A stand-in for Azure Resource Manager: serves resources of the tests, with paging and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = 3
 
 
 class SignedIn:
-    """Somebody with a token."""
+    """A fake credential with a valid token."""
 
     def get_token(self, *scopes: str, **others: object) -> AccessToken:
         return AccessToken("a-token", 4_102_444_800)
@@ -29,23 +29,21 @@ class SignedIn:
 
 @dataclass
 class State:
-    """`resources` by id, `lists` and `answers` (to POST) by path; `denied` paths are 403.
+    """The state of the server, which tests fill. Paths are case-insensitive, as in Azure."""
 
-    Paths compare without case, as Azure's do. `raw` is sent as it is, whatever was asked: status,
-    headers, body. `unregistered` providers answer no question, with that message. `asked` is every
-    request: method, path, version.
-    """
-
-    resources: dict[str, Any] = field(default_factory=dict)
-    lists: dict[str, list[Any]] = field(default_factory=dict)
-    answers: dict[str, Any] = field(default_factory=dict)
-    denied: set[str] = field(default_factory=set)
+    resources: dict[str, Any] = field(default_factory=dict)  # id → body of a GET
+    lists: dict[str, list[Any]] = field(default_factory=dict)  # path → items, which are paged
+    answers: dict[str, Any] = field(default_factory=dict)  # path → body of a POST's response
+    denied: set[str] = field(default_factory=set)  # paths with the response 403
+    # Unregistered provider → error message of all requests to it.
     unregistered: dict[str, str] = field(default_factory=dict)
+    # Responses (status, headers, body) to the next requests; the last one repeats.
     raw: list[tuple[int, Mapping[str, str], bytes]] = field(default_factory=list)
+    # All requests: (method, path, API version).
     asked: list[tuple[str, str, str]] = field(default_factory=list)
 
     def found(self, method: str, path: str, skip: int, here: str) -> tuple[int, Any]:
-        """Status and body."""
+        """Return status and body of the response; `here` is the URL for a link to the next page."""
         plain = path.lower()
         if plain in {one.lower() for one in self.denied}:
             return 403, {"error": {"code": "AuthorizationFailed", "message": "no"}}
@@ -74,7 +72,7 @@ def _or_404(known: Mapping[str, Any], path: str) -> tuple[int, Any]:
 
 @contextmanager
 def running(state: State, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Address and certificate of a server of that state; without a token nobody is answered."""
+    """Run a server of the state; yield its URL and certificate. It requires the token."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
@@ -93,7 +91,7 @@ def running(state: State, folder: Path) -> Iterator[tuple[str, Path]]:
             sent = json.dumps(body).encode()
             headers: Mapping[str, str] = {"Content-Type": "application/json"}
             if state.raw:
-                # One after the other; the last one for good.
+                # Send them one after another; the last one repeats.
                 status, headers, sent = state.raw.pop(0) if len(state.raw) > 1 else state.raw[0]
             self.send_response(status)
             for name, value in {"Content-Length": str(len(sent)), **headers}.items():
@@ -104,7 +102,7 @@ def running(state: State, folder: Path) -> Iterator[tuple[str, Path]]:
         do_GET = do_POST = _answer
 
         def log_message(self, *args: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     certificate, key = certified(folder)
     secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

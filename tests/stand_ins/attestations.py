@@ -1,7 +1,7 @@
-"""A stand-in for `gh attestation verify` that verifies bundles of the tests' own authority.
+"""A stand-in for `gh attestation verify` that verifies bundles of a test authority.
 
-It checks what gh checks, with one difference: the time of the signature is the bundle's own word,
-where Sigstore's log vouches for it. As a script it is the program: `python THIS PEM attestation …`.
+It makes the same checks as gh, except that it trusts the signature's time in the bundle, which in
+gh Sigstore's log confirms. It can run as a program: `python THIS PEM attestation …`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
-# Extensions of a certificate (https://github.com/sigstore/fulcio/blob/main/docs/oid-info.md), and
-# what gh calls them in its answer.
+# Extensions of a certificate (https://github.com/sigstore/fulcio/blob/main/docs/oid-info.md) →
+# their names in gh's output.
 _FULCIO = "1.3.6.1.4.1.57264.1"
 ISSUER, SIGNER, RUNNER = f"{_FULCIO}.8", f"{_FULCIO}.9", f"{_FULCIO}.11"
 SOURCE, SOURCE_COMMIT, SOURCE_REF = f"{_FULCIO}.12", f"{_FULCIO}.13", f"{_FULCIO}.14"
@@ -41,11 +41,14 @@ CLAIMS = {
 
 
 class Unverified(Exception):
-    """What gh would say on stderr."""
+    """The verification failed; the message is that of gh on stderr."""
 
 
 def gh(*authorities: bytes) -> Callable[[Sequence[str]], tuple[int, str, str]]:
-    """`gh` that trusts these authorities (PEM), as `ml.backends.attestation.run_gh` calls it."""
+    """Return a replacement of `ml.backends.attestation.run_gh` that trusts these PEM authorities.
+
+    It returns (exit status, stdout, stderr).
+    """
 
     def run(words: Sequence[str]) -> tuple[int, str, str]:
         assert words[:2] == ["attestation", "verify"], words
@@ -109,7 +112,7 @@ def _verified(file: Path, options: dict[str, str], authorities: Sequence[bytes])
 def _check_issued(
     leaf: x509.Certificate, at: datetime, authorities: Sequence[x509.Certificate]
 ) -> None:
-    """Raises Unverified unless an authority issued it to sign code, then."""
+    """Raise Unverified unless an authority issued the certificate to sign code, valid at `at`."""
     uses = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     if ExtendedKeyUsageOID.CODE_SIGNING not in uses:
         raise Unverified("the certificate is not for signing")
@@ -136,13 +139,13 @@ def _claims(leaf: x509.Certificate) -> dict[str, str]:
 
 
 def _text(content: bytes) -> str:
-    """The content of a UTF8String: tag 12, length, content (DER, X.690 8.1.3)."""
+    """Return the text of a DER UTF8String: tag 12, length, content (X.690 8.1.3)."""
     head = next(head for head in (2, 3, 4) if content[:head] == utf8_head(len(content[head:])))
     return content[head:].decode()
 
 
 def signed_bytes(payload: bytes) -> bytes:
-    """What a DSSE signature is made of (its pre-authentication encoding)."""
+    """Return the bytes that a DSSE signature signs (the pre-authentication encoding)."""
     return b"DSSEv1 %d %s %d %s" % (
         *(len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode()),
         *(len(payload), payload),
@@ -150,7 +153,7 @@ def signed_bytes(payload: bytes) -> bytes:
 
 
 def utf8_head(length: int) -> bytes:
-    """What comes before a UTF8String of so many bytes, at most 65,535."""
+    """Return the DER tag and length of a UTF8String of at most 65,535 bytes."""
     if length < 0x80:
         return bytes([12, length])
     if length < 0x100:

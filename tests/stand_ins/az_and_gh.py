@@ -1,7 +1,7 @@
-"""A stand-in for `az`, `gh` and `pulumi`: keeps what it is told to make in one JSON file.
+"""A stand-in for `az`, `gh` and `pulumi` that keeps all created objects in one JSON file.
 
-It knows the commands that `infra bootstrap` uses and answers as the real ones do: JSON, or an error
-on stderr in their own words. `main` is the program that its first argument names.
+It implements the commands that `infra bootstrap` uses, with the output of the real programs: JSON,
+or an error on stderr. `main` runs the program that its first argument names.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 Answer = tuple[Any, str]
-# Where `az` is signed in.
+# The subscription and tenant that `az` is signed in to.
 SUBSCRIPTION = "6f8d2c1e-1111-4000-8000-000000000000"
 TENANT = "6f8d2c1e-2222-4000-8000-000000000000"
 
 
 def answered(state: dict[str, Any], words: list[str]) -> Answer:
-    """What a command prints, and its error or ""; `state` keeps every command and what it made."""
+    """Return the output of a command and its error or ""; record the command in `state`."""
     words = [word for word in words if word not in ("--output", "json", "--only-show-errors")]
     state["commands"].append(words)
     if state["fail"] and " ".join(words).startswith(state["fail"]):
@@ -40,17 +40,17 @@ def answered(state: dict[str, Any], words: list[str]) -> Answer:
 
 
 def _main(state: dict[str, Any], path: str) -> str:
-    """A file of main on GitHub: of a repository, else as a test says; "" without one."""
+    """Return a file of main on GitHub, from a repository or from the state; "" without one."""
     if "github" not in state:
         return str(state.get("main", {}).get(path, ""))
-    import subprocess  # a third of the start of a program
+    import subprocess  # import here: it takes a third of the program's start
 
     show = ["git", f"--git-dir={state['github']}", "show", f"main:{path}"]
     return subprocess.run(show, capture_output=True, text=True).stdout
 
 
 def _workflow(state: dict[str, Any], words: list[str]) -> Answer:
-    """GitHub starts only what says so: docs.github.com/rest/actions/workflows."""
+    """Start a workflow, if it has `workflow_dispatch`: docs.github.com/rest/actions/workflows."""
     text = _main(state, f".github/workflows/{words[3]}")
     if "\n  workflow_dispatch:" not in text:
         reason = f"Workflow does not have 'workflow_dispatch' trigger: {words[3]}"
@@ -60,7 +60,7 @@ def _workflow(state: dict[str, Any], words: list[str]) -> Answer:
 
 
 def _pulumi(state: dict[str, Any], words: list[str]) -> Answer:
-    """Stacks of a state: init writes a key into the stack's file, in the form of Pulumi's."""
+    """Run a `pulumi stack` command; `init` writes a key into the stack file as Pulumi does."""
     variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
     words = words[words.index("pulumi") :]
     backend = variables.get("PULUMI_BACKEND_URL") or os.environ["PULUMI_BACKEND_URL"]
@@ -72,7 +72,7 @@ def _pulumi(state: dict[str, Any], words: list[str]) -> Answer:
         state_of = "already exists" if name in there else "no stack named"
         return None, f"error: stack '{name}' {state_of}"
     there.setdefault(name, {})
-    if state.get("ended") == "init":  # before it has written the file
+    if state.get("ended") == "init":  # interrupted before it wrote the file
         return None, "error: killed"
     secrets = _option(words, "--secrets-provider") or words[3]
     file = Path(state.get("folder", ".")) / f"infra/Pulumi.{name}.yaml"
@@ -108,7 +108,7 @@ def _gh(things: dict[str, Any], words: list[str]) -> Answer:
 
 
 def _account(things: dict[str, Any], key: str) -> Answer:
-    """A user or a team, as GitHub answers with it."""
+    """Return a user or a team as in GitHub's response."""
     if "nobody" in key:
         return None, "gh: Not Found (HTTP 404)"
     name = key.rpartition("/")[2]
@@ -120,7 +120,7 @@ def _account(things: dict[str, Any], key: str) -> Answer:
 def _environment(
     name: str, words: list[str], accounts: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """An environment as GitHub answers with it, from the fields that `gh api` sends."""
+    """Return an environment as in GitHub's response, from the fields that `gh api` sends."""
     fields = [word.split("=", 1) for word in words if word not in ("-F", "-f")]
     assert all(len(field) == 2 for field in fields), words
     values = dict(fields)
@@ -147,7 +147,7 @@ def _environment(
 
 
 def _policies(things: dict[str, Any], words: list[str], key: str) -> Answer:
-    """The branch policies of an environment: docs.github.com/rest/deployments/branch-policies."""
+    """List or change branch policies of an environment: docs.github.com/rest/deployments."""
     environment, _, rest = key.partition("/deployment-branch-policies")
     if environment not in things:
         return None, "gh: Not Found (HTTP 404)"
@@ -165,7 +165,7 @@ def _policies(things: dict[str, Any], words: list[str], key: str) -> Answer:
 
 
 def _rulesets(things: dict[str, Any], words: list[str], key: str) -> Answer:
-    """docs.github.com/rest/repos/rules: the list tells names, each by its number tells rules."""
+    """List, read or change rulesets (docs.github.com/rest/repos/rules); lists have no rules."""
     there = things.setdefault("rulesets", {})
     number = key.partition("?")[0].partition("/rulesets")[2].removeprefix("/")
     if "--input" in words:
@@ -178,7 +178,7 @@ def _rulesets(things: dict[str, Any], words: list[str], key: str) -> Answer:
 
 
 def _subject(things: dict[str, Any], key: str) -> Answer:
-    """What the tokens of a repository's workflows begin with: as it was told, else its name."""
+    """Return the prefix of the OIDC subject in workflow tokens: as configured, or by the name."""
     name = key.removeprefix("repos/").removesuffix("/actions/oidc/customization/sub")
     plain = {"use_default": True, "sub_claim_prefix": f"repo:{name}"}
     return things.get("subject", plain), ""
@@ -193,8 +193,8 @@ def _rest(things: dict[str, Any], words: list[str]) -> Answer:
     return None, 'ERROR: Not Found({"error":{"code":"ResourceNotFound","message":"no key"}})'
 
 
-# Parts of a workspace with what may be done to each, as `az provider operation show` lists them.
-# Older ones, such as `metadata/codes`, are not among them.
+# Resource types of a workspace → their operations, as `az provider operation show` lists them,
+# which omits older ones such as `metadata/codes`.
 _PARTS = {
     "": "read write delete listKeys/action",
     **dict.fromkeys(("computes", "datastores", "schedules", "outboundRules"), "read write delete"),
@@ -301,28 +301,28 @@ def _option(words: list[str], name: str) -> str:
 
 
 class Cloud:
-    """The state behind the programs; `bin` is the folder that a PATH needs to find them."""
+    """The state of the programs; `bin` is the folder with them, to be added to PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.state: dict[str, Any] = {"things": {}, "commands": [], "fail": ""}
         self._folder = folder
 
     def run(self, words: tuple[str, ...], asking: bool) -> Any:
-        """As `infra.live.commands.run`, without a process."""
+        """Run a command like `infra.live.commands.run`, in this process."""
         found, error = answered(self.state, list(words))
         assert asking or not error
         return found if found is not None or asking else {"done": True}
 
     def taken(self) -> list[list[str]]:
-        """The commands since the last call."""
+        """Return the commands since the last call."""
         commands: list[list[str]] = self.state["commands"]
         self.state["commands"] = []
         return commands
 
     def programs(self) -> Path:
-        """A folder with the programs, which begin with this state and keep a copy of their own."""
+        """Return a folder with the programs, which start with a copy of this state."""
         (self._folder / "state.json").write_text(json.dumps(self.state))
-        # Imported, it is compiled once.
+        # Import this module in the programs, so that its bytecode is cached.
         start = f"import sys; sys.path.append({str(Path(__file__).parent)!r})"
         start += "; import az_and_gh; az_and_gh.main()"
         for name in ("az", "gh", "pulumi"):
@@ -332,7 +332,7 @@ class Cloud:
         return self._folder
 
     def read(self) -> None:
-        """Take over what the programs made."""
+        """Update this state from the programs' copy."""
         self.state = json.loads((self._folder / "state.json").read_text())
 
 

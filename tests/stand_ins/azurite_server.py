@@ -1,4 +1,4 @@
-"""Azurite, Azure's own storage emulator, with HTTPS and sign-in by token; `make` installs it."""
+"""Run Azurite, Azure's storage emulator, with HTTPS and tokens; `make` installs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACCOUNT = "devstoreaccount1"
 
 
 class Person:
-    """A signed-in person: an unsigned token, whose claims are all that Azurite looks at."""
+    """A fake credential with an unsigned token; Azurite checks only the claims."""
 
     def get_token(self, *scopes: str, **others: object) -> AccessToken:
         now = int(time.time())
@@ -47,36 +47,36 @@ class Person:
 
 @dataclass(frozen=True)
 class Azurite:
-    """Where it listens, and the certificate that it shows."""
+    """A running Azurite: its URL and its certificate."""
 
     url: str
     certificate: Path
 
     def service(self) -> BlobServiceClient:
-        """A client that is signed in by token, as everyone is: no keys."""
+        """Return a client that authenticates by token."""
         return BlobServiceClient(
             self.url, credential=Person(), connection_verify=str(self.certificate), retry_total=0
         )
 
 
 def skip_without(program: Path) -> None:
-    """Skip the test where Azurite is not installed, except under `make`, which installs it."""
+    """Skip the test if Azurite is not installed, except under `make`, which installs it."""
     if not program.exists() and "MAKELEVEL" not in os.environ:
         pytest.skip("Azurite is not installed; `make quick` installs it and runs the quick tests")
 
 
 @contextmanager
 def running(folder: Path) -> Iterator[Azurite]:
-    """Start it on a free port with its data in `folder`, and end it with the block.
+    """Run Azurite on a free port within the block, with its data in `folder`.
 
-    Skips the test where Azurite is not installed, except under `make`, which installs it.
+    Skips the test if Azurite is not installed, except under `make`, which installs it.
     """
     skip_without(PROGRAM)
     certificate, key = certified(folder)
     command = [PROGRAM, "--location", folder / "data", "--blobHost", "127.0.0.1", "--blobPort", "0"]
-    # Silent: nobody reads its access log, and with a full pipe it does not end.
+    # No access log: nothing reads it, and Azurite does not end while the pipe is full.
     secure = ["--cert", certificate, "--key", key, "--oauth", "basic"]
-    # The machine's Node.js, or the one of the environment.
+    # Use the machine's Node.js, or else that of the virtual environment.
     path = f"{os.environ['PATH']}:{ROOT / '.venv' / 'bin'}"
     server = subprocess.Popen(
         [str(word) for word in (*command, *secure, "--disableTelemetry", "--silent")],

@@ -1,4 +1,4 @@
-"""A certificate of its own for 127.0.0.1: Azure's clients send tokens by HTTPS alone."""
+"""A self-signed certificate for 127.0.0.1, since Azure's clients send tokens only by HTTPS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 def certified(folder: Path) -> tuple[Path, Path]:
-    """Write a certificate and its key into `folder`; their paths."""
+    """Write a certificate and its key into `folder`; return their paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)

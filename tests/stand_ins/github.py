@@ -1,8 +1,8 @@
-"""A stand-in for the part of GitHub's API that the workflows ask, in memory, on localhost.
+"""A stand-in, in memory on localhost, for the parts of GitHub's API that the workflows use.
 
-A token has the permissions that a job's `permissions` give it. Lists come in pages of two, with the
-`Link` header; an artifact is behind a redirect to a store that refuses GitHub's token, as Azure's
-does. Answers have the fields of docs.github.com/rest that are read here, and no others.
+A token has the permissions of a job's `permissions`. Lists have pages of two items and a `Link`
+header. An artifact redirects to a store that rejects GitHub's token, as Azure's does. Responses
+have only those fields of docs.github.com/rest that the code reads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 BOT, APP = "github-actions[bot]", "the-teams-app[bot]"
-# Items of a page, and the most files of a pull request that are listed.
+# Items per page, and maximum files that GitHub lists for a pull request.
 PAGE, LISTED = 2, 3000
 
 
 @dataclass
 class State:
-    """What the server knows of one repository; the tests fill it in."""
+    """The server's state of one repository, which tests fill."""
 
     repository: str = "team/models"
     # Token → the permissions of a job, such as {"pull-requests": "write"}.
@@ -40,24 +40,24 @@ class State:
     artifacts: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     files: dict[int, bytes] = field(default_factory=dict)
     pulls: list[dict[str, Any]] = field(default_factory=list)
-    # Pull request → the files that it changes, by name, or as GitHub answers.
+    # Pull request → its changed files, as names or as in GitHub's response.
     changed: dict[int, list[str] | list[dict[str, str]]] = field(default_factory=dict)
     comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     dispatched: list[dict[str, str]] = field(default_factory=list)
     issues: list[dict[str, Any]] = field(default_factory=list)
-    # Who approved which GitHub environment of a run.
+    # Run → (login, GitHub environment) of its approvals.
     approvals: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
-    # Tokens of an app, whose pull requests start checks, and the repository behind the API.
+    # Tokens of a GitHub App, whose pull requests start checks; the git repository behind the API.
     apps: set[str] = field(default_factory=set)
     folder: Path | None = None
-    # Account → its permission; everybody else has that to read.
+    # Account → its permission; others have `read`.
     permissions: dict[str, str] = field(default_factory=dict)
-    # Every change that was made: (method, path).
+    # All requests that changed something: (method, path).
     changes: list[tuple[str, str]] = field(default_factory=list)
     api: str = ""
 
     def artifact(self, run: int, name: str, content: bytes) -> None:
-        """An artifact of a run."""
+        """Add an artifact to a run."""
         number = 1 + len(self.files)
         self.files[number] = content
         made = {"created_at": now(), "workflow_run": {"id": run}}
@@ -65,23 +65,23 @@ class State:
         self.artifacts.setdefault(run, []).append(artifact)
 
     def comment(self, pull: int, body: str, login: str | None = BOT) -> None:
-        """A comment that is there already; of a deleted account without a login."""
+        """Add an existing comment; None as login means a deleted account."""
         number = 100 + sum(map(len, self.comments.values()))
         user = {"login": login} if login else None
         self.comments.setdefault(pull, []).append({"id": number, "body": body, "user": user})
 
     def bodies(self, pull: int) -> list[str]:
-        """The comments of a pull request, in order."""
+        """Return the texts of a pull request's comments, in order."""
         return [comment["body"] for comment in self.comments.get(pull, [])]
 
 
 def now() -> str:
-    """The time as GitHub writes it, to the second."""
+    """Return the current time in GitHub's format, in seconds."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 class Refusal(Exception):
-    """An answer other than 200."""
+    """A response with an error status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -91,9 +91,9 @@ class Refusal(Exception):
 def _answer(
     state: State, method: str, path: str, query: Mapping[str, str], body: Any, login: str
 ) -> Any:
-    """What GitHub answers; the permission that a token needs comes first.
+    """Return (required permission of the token, response).
 
-    A change is a function, whose result is the answer.
+    For a request that changes something, the response is a function that makes the change.
     """
 
     def match(wanted: str, pattern: str) -> re.Match[str] | None:
@@ -215,8 +215,10 @@ def _pull(state: State, body: Any, login: str) -> dict[str, Any]:
 
 
 def _commits(state: State, number: int) -> list[dict[str, Any]]:
-    """Of a pull request on main. An account has the address NAME@users of its commits; what the
-    API made is its token's. Of one that git does not have, none is known.
+    """Return the commits of a pull request on main; [] if its branch is not in the repository.
+
+    The account NAME has the e-mail address NAME@users. Commits by the API are of the token's
+    account.
     """
     head = next(pull["head"] for pull in state.pulls if pull["number"] == number)
     if "sha" not in head:
@@ -231,7 +233,7 @@ def _commits(state: State, number: int) -> list[dict[str, Any]]:
 
 
 def _of_git(state: State, method: str, path: str, body: Any) -> Any:
-    """Refs, commits and trees of the repository: docs.github.com/rest/git."""
+    """Read or create refs, commits and trees of the repository (docs.github.com/rest/git)."""
     kind, _, name = path.partition("/")
     if (method, kind) == ("GET", "ref"):
         return "contents:read", {"object": {"sha": _git(state, "rev-parse", f"refs/{name}")}}
@@ -393,12 +395,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *words: object) -> None:
-        """Nothing is printed."""
+        """Log nothing."""
 
 
 @contextmanager
 def serving(state: State) -> Iterator[State]:
-    """The state with the address of a server for it, which ends with the block."""
+    """Run a server of the state within the block; yield the state with its URL in `api`."""
     handler = type("Handler", (_Handler,), {"state": state})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     state.api = f"http://127.0.0.1:{server.server_port}"

@@ -1,7 +1,7 @@
 """A backend that keeps its runs in memory: the second implementation of the port.
 
-Commands run in a subprocess, one at a time, and log metrics into the two tables of SQLite that a
-script needs (see `LOG` in tests/backends/conftest.py). It refuses pipelines.
+Commands run in a subprocess, one at a time, and log metrics to two SQLite tables (see `LOG` in
+tests/backends/conftest.py). It does not support pipelines.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class MemoryBackend:
         self.runs = MemoryRuns(database)
         self.registry = MemoryRegistry()
         self._started = 0
-        # What may be cancelled: the commands that are running.
+        # Run id → process of each running command, for cancellation.
         self._going: dict[str, subprocess.Popen[bytes]] = {}
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
@@ -287,7 +287,7 @@ class MemoryBackend:
                     env={
                         **os.environ,
                         "PATH": search,
-                        "PYTHONDONTWRITEBYTECODE": "1",  # it would change the copy of the code
+                        "PYTHONDONTWRITEBYTECODE": "1",  # keep the copy of the code unchanged
                         **plan.environment_variables,
                         **tracking,
                     },

@@ -1,4 +1,4 @@
-"""Where a machine's identity gets its tokens: App Service's endpoint, which azure-identity asks.
+"""A stand-in for App Service's endpoint, from which azure-identity gets managed identity tokens.
 
 learn.microsoft.com/azure/app-service/overview-managed-identity, "REST endpoint reference": a GET
 with `resource`, `api-version` and the header X-IDENTITY-HEADER.
@@ -19,9 +19,9 @@ HEADER = "the-machine"
 
 @contextmanager
 def running(tokens: Mapping[str, str]) -> Iterator[tuple[dict[str, str], list[str]]]:
-    """Environment variables that lead to it, and the audiences that it was asked for.
+    """Run the server; yield its environment variables, and the list of requested audiences.
 
-    `tokens` by audience; any other is refused.
+    `tokens` maps audiences to tokens; requests for others are rejected.
     """
     asked: list[str] = []
 
@@ -47,7 +47,7 @@ def running(tokens: Mapping[str, str]) -> Iterator[tuple[dict[str, str], list[st
             self.wfile.write(sent)
 
         def log_message(self, *args: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

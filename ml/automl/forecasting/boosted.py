@@ -1,4 +1,4 @@
-"""Fit boosted trees over all series: lags, the calendar and known columns predict each step."""
+"""Fit one model of boosted trees to all series; features are lags, calendar and known columns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ml.serving.scoring.forecasters import (
 )
 
 FITS = {"light_gbm": trees.fit_lightgbm, "xg_boost_regressor": trees.fit_xgboost}
-# The most training rows; the latest ones are used.
+# Maximum training rows; of more, the latest ones are used.
 MOST_ROWS = 200_000
-# Below so many cells one thread is faster than several.
+# With fewer values than FEW_CELLS, one thread is faster than several: family → its parameter.
 FEW_CELLS, THREADS = 100_000, {"light_gbm": "num_threads", "xg_boost_regressor": "nthread"}
-# With more series, the number of the series is no feature.
+# With more series, the series' number is not a feature.
 MOST_CODES = 1_000
 
 
@@ -40,17 +40,17 @@ def fit(
     seed: int,
     seconds: float = math.inf,
 ) -> Fits:
-    """Fit boosted trees: once up to the first origin, and once to all values.
+    """Fit boosted trees twice: to the values until the first cutoff, and to all values.
 
-    The first model forecasts from all origins, with newer lags from the later ones. Its fit adds no
-    tree after half of the seconds; the second adds as many trees as the first.
+    The first model makes the forecasts at all cutoffs, each with the lags known at its cutoff. Its
+    fit stops after half of `seconds`. The second model, which is saved, has as many trees.
     """
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1 if panel.target.size < FEW_CELLS else None, "openmp"):
         spec = _features(panel, settings, bool(sampled["relative"]))
         model, local = _fit(panel, family, sampled, spec, holidays, cutoffs[0], seed, seconds / 2)
-        # One prediction a step for all origins: a window of the latest values from each.
+        # Predict each step for all origins at once, from each origin's window of latest values.
         length, count, horizon = int(spec["length"]), len(panel.target), settings.horizon
         values = np.column_stack([np.full((count, length), np.nan), panel.filled])
         history = np.concatenate([values[:, cut + 1 : cut + 1 + length] for cut in cutoffs])
@@ -66,7 +66,7 @@ def fit(
 
 
 def _features(panel: Panel, settings: Settings, relative: bool) -> dict[str, Any]:
-    """Return the features of the trees, as `lagged` and `exogenous` read them."""
+    """Return the description of the trees' features, which `lagged` and `exogenous` read."""
     season, longest = panel.season, panel.target.shape[1]
     lags = {1, 2, 3, 4, season - 1, season, season + 1, 2 * season}
     lags |= {*range(1, season + 1)} if season <= 14 else set()
@@ -99,7 +99,7 @@ def _fit(
     seed: int,
     seconds: float = math.inf,
 ) -> tuple[trees.FittedTrees, list[dict[str, float]]]:
-    """Fit trees to the values up to a cutoff; return them and the scale of each series."""
+    """Return trees fitted to the values up to a cutoff, and each series' standardization."""
     history = panel.until(cutoff)
     values, observed = history.filled, ~np.isnan(history.target)
     local = [
@@ -119,7 +119,7 @@ def _fit(
     table = np.concatenate([lags, columns, *([codes] if spec["code"] else [])], axis=2)
     target = scaled[:, begin:] - base
     rows = observed[:, begin:] & ~np.isnan(target) & ~np.isnan(lags[..., 0])
-    if not rows.any():  # no series has two values
+    if not rows.any():  # no series has two values: fit zeros
         rows, target = np.ones_like(rows), np.zeros_like(target)
     categorical = [table.shape[2] - 1] if spec["code"] else []
     numbers = Numbers(
@@ -132,9 +132,9 @@ def _fit(
 
 
 def _local(values: Values, number: int) -> dict[str, float]:
-    """Return the mean and the standard deviation that standardize a series."""
+    """Return mean (`location`), standard deviation (`scale`) and number (`code`) of a series."""
     scale = float(values.std()) if len(values) else 0.0
     location = float(values.mean()) if len(values) else 0.0
-    # Rounding gives a constant a small deviation.
+    # A constant series may have a tiny deviation by rounding.
     is_constant = scale <= 1e-9 * max(1.0, abs(location))
     return {"location": location, "scale": 1.0 if is_constant else scale, "code": number}

@@ -1,4 +1,4 @@
-"""Define the families of forecasters that a search tries, by Azure ML's names if they exist."""
+"""Define the forecaster families of a search, by Azure ML's names if Azure ML has them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ml.automl.models.families import REGRESSION, Family, Space
 
 @dataclass(frozen=True)
 class Forecasters:
-    """A family of forecasters: its search space, and the portfolio that is tried first."""
+    """A family of forecasters: its search space, and its portfolio of settings to try first."""
 
     space: Space = field(default_factory=dict)
     portfolio: Mapping[int, Settings] = field(default_factory=lambda: {0: {}})
@@ -21,18 +21,18 @@ class Forecasters:
     weighted: bool = False
 
     def space_of(self, task: str) -> Space:
-        """Return the search space, which is the same for every task."""
+        """Return the search space; it does not depend on the task."""
         return self.space
 
 
-# `relative`: whether trees predict the difference from the mean of the last season, so that a
-# forecast can leave the range of the training data.
+# `relative`: trees predict the difference from the mean of the last season, so that forecasts can
+# exceed the range of the training data.
 _SERIES: Space = {"relative": ("choice", True, False)}
 _TREES: Mapping[str, Any] = {"colsample_bytree": 0.8, "subsample": 0.8}
 
 
 def _boosted(name: str, sizes: Mapping[str, Any], turns: tuple[int, int]) -> Forecasters:
-    """Return a family of boosted trees over all series, with the search space of tabular trees."""
+    """Return a family of boosted trees, with the search space of the tabular family `name`."""
     tabular: Family = next(family for family in TABULAR if family.names.get(REGRESSION) == name)
     space = {**tabular.space, **_SERIES, "n_estimators": ("quniform", 100, 600, 50)}
     usual = {key: args[1] for key, args in space.items() if args[0] == "choice"}
@@ -50,14 +50,14 @@ FAMILIES: Mapping[str, Forecasters] = {
         {"num_leaves": 31, "min_data_in_leaf": 20, "max_bin": 255, "extra_trees": False},
         (1, 3),
     ),
-    # Azure ML has no Theta: it is tried only if the spec lists no algorithms.
+    # Azure ML has no Theta, so it is tried only if the spec does not list algorithms.
     "theta": Forecasters(portfolio={2: {}}),
     "exponential_smoothing": Forecasters(portfolio={4: {}}),
     "xg_boost_regressor": _boosted(
         "xg_boost_regressor", {"max_depth": 6, "min_child_weight": 5.0}, (5, 6)
     ),
-    # The slowest: with many series it may not fit all of them within its time limit.
+    # AutoARIMA is the slowest: with many series, its time limit may end before all are fitted.
     "auto_arima": Forecasters(portfolio={7: {}}),
 }
-# Baselines, which are tried whatever algorithms the spec allows.
+# Baselines, which are tried even if the spec does not allow them.
 ALWAYS = frozenset({"naive", "seasonal_naive"})

@@ -1,4 +1,4 @@
-"""Validate forecasts at rolling origins: at each, only values up to its cutoff are known."""
+"""Validate forecasts at rolling origins: each uses only the values until its cutoff."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ml.automl.forecasting.settings import Settings
 from ml.serving.scoring.forecasters import LEVEL, Values, filled
 from ml.toolkit.automl.cells import stop
 
-# The numbers of scored origins, and of earlier ones that only calibrate intervals, for at least
-# MANY_SERIES series and for fewer.
+# Number of scored origins, and of earlier ones that only calibrate intervals: for MANY_SERIES
+# series or more, and for fewer series.
 MANY_SERIES, SCORED, CALIBRATING, SCORED_FEW, CALIBRATING_FEW = 10, 3, 2, 12, 3
-# With few series, at least this many origins are scored, even if less than half of the times remain
-# to fit.
+# Minimum number of scored origins with few series; more are used only if half of the times remain
+# for training.
 FEWEST_SCORED = 5
-# A quantile needs this many errors: a step with fewer also uses those of its neighbours.
+# Minimum errors for a quantile; a step with fewer also uses the errors of neighbouring steps.
 FEWEST_ERRORS = 40
 
 
 @dataclass(frozen=True)
 class Origins:
-    """Cutoffs as ascending grid indices: the first calibrate intervals, others are scored."""
+    """The forecast origins of a search."""
 
-    cutoffs: Sequence[int]
-    calibrating: int
-    horizon: int
+    cutoffs: Sequence[int]  # grid indices of the last known values, ascending
+    calibrating: int  # number of first cutoffs that are not scored but calibrate intervals
+    horizon: int  # steps
 
     @property
     def scored(self) -> Sequence[int]:
-        """Return the numbers of the scored origins."""
+        """Return the indices of the scored origins in `cutoffs`."""
         return range(self.calibrating, len(self.cutoffs))
 
 
@@ -71,10 +71,10 @@ def origins(panel: Panel, settings: Settings) -> Origins:
 
 
 def scored_mask(panel: Panel, origins: Origins) -> NDArray[np.bool_]:
-    """Return whether each value is scored (origins, series, horizon).
+    """Return a mask of the values that are scored (origins, series, horizon).
 
-    It is scored if it is observed and if its series has two values before the cutoff, one of them
-    within the last horizon.
+    A value is scored if it was observed, and its series has two values until the cutoff, one of
+    them in the last `horizon` steps.
     """
     observed = ~np.isnan(panel.target)
     masks = []
@@ -92,10 +92,10 @@ def actual(panel: Panel, origins: Origins) -> Values:
 
 
 def scale(target: Values, season: int) -> Values:
-    """Return the scale of each series (series,), which divides its errors.
+    """Return the scale of each series (series,), the divisor of its errors.
 
-    It is the mean absolute seasonal difference (Hyndman and Koehler 2006). Short or constant series
-    use the mean absolute difference, else the mean absolute value, else 1.
+    It is the mean absolute seasonal difference (Hyndman and Koehler 2006). If that is 0 or missing,
+    use the mean absolute first difference, then the mean absolute value, then 1.
     """
     values = filled(target)
     result = np.zeros(len(values))
@@ -110,8 +110,8 @@ def scale(target: Values, season: int) -> Values:
 def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Values:
     """Return half the width of the intervals at a cutoff (horizon,), in units of `scale`.
 
-    It is a quantile of the errors at origins whose horizon has ended by then, else of the errors of
-    seasonal naive in the history.
+    It is a conformal quantile of the absolute errors at origins whose horizon ended until the
+    cutoff. Without such errors, it uses those of the seasonal naive forecast in the history.
     """
     errors = []
     mask, values = scored_mask(panel, origins), actual(panel, origins)
@@ -140,7 +140,7 @@ def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Va
 
 
 def _quantile(columns: Sequence[Values], step: int) -> float:
-    """Return the conformal quantile of a step's errors; add its neighbours' if too few."""
+    """Return the conformal quantile of a step's errors; use neighbouring steps if too few."""
     for around in range(len(columns)):
         near = np.concatenate(columns[max(0, step - around) : step + around + 1])
         if len(near) >= FEWEST_ERRORS:

@@ -1,4 +1,4 @@
-"""Read a table of series onto one grid of times."""
+"""Read a table of time series and align the series on a common grid of times."""
 
 from __future__ import annotations
 
@@ -20,39 +20,40 @@ from ml.toolkit.automl.cells import is_number, stop
 if TYPE_CHECKING:
     import pandas as pd
 
-# The name of the only series of a table without identifiers.
+# The series' name if the table has no identifiers.
 ONLY = "all"
-# The default season in steps, by the start of a frequency's name.
+# Start of a pandas frequency's name → default season in steps.
 _SEASONS: Mapping[str, int] = {
     **{"min": 60, "h": 24, "D": 7, "B": 5, "W": 52, "M": 12, "BM": 12, "Q": 4, "BQ": 4, "Y": 1}
 }
 # "If the number of data points compliant to given frequency grid is less than 90 % … the error
 # will be raised", else the others are left out (azure-ai-ml, ForecastingSettings).
 ON_GRID = 0.9
-# The most cells of the grid: a frequency much finer than the data would need more.
+# Maximum cells of the grid, which a frequency much finer than the data exceeds.
 MOST_CELLS = 50_000_000
 
 
-# A time zone at the end of a time, and a day and a month in either order at its beginning.
+# Regular expressions: a time zone at the end of a time; day and month, or month and day, at its
+# beginning.
 _ZONE = r"(?:Z|[+-]\d{2}:?\d{2})$"
 _DAY_OR_MONTH = r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-]\d{4}"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Series on a common grid of times. All arrays have the series first."""
+    """Time series on a common grid of times."""
 
     ids: Sequence[tuple[str, ...]]
     grid: pd.DatetimeIndex  # (times,)
     target: Values  # (series, times); NaN where no value was observed
-    known: Values  # (series, times, columns): those whose future is known
-    names: Sequence[str]  # of the known columns
+    known: Values  # (series, times, columns): columns whose future values are known
+    names: Sequence[str]  # names of the known columns
     season: int
-    notes: Sequence[str]  # on the data, for the leaderboard
+    notes: Sequence[str]  # notes on the data for the leaderboard
 
     @property
     def names_of_series(self) -> list[str]:
-        """Return the identifiers of each series, joined by `/`."""
+        """Return the name of each series: its identifiers joined by `/`."""
         return ["/".join(key) or ONLY for key in self.ids]
 
     @property
@@ -67,12 +68,12 @@ class Panel:
         return np.asarray(self.target.shape[1] - 1 - observed[:, ::-1].argmax(axis=1))
 
     def until(self, cutoff: int) -> Panel:
-        """Return the panel up to this index of the grid."""
+        """Return the panel up to and including a grid index; `known` keeps later times."""
         return replace(self, target=self.target[:, : cutoff + 1], grid=self.grid[: cutoff + 1])
 
 
 def read(folder: Path, settings: Settings) -> Panel:
-    """Read the panel of an MLTable. Ends the program for rows that are no time series."""
+    """Read a panel from an MLTable folder; end the program if its rows are no time series."""
     names = frozenset({settings.time, *settings.ids})
     frame = reading.read_all([folder], settings.target, names, is_class=False)[0]
     return of_frame(frame, settings)
@@ -103,7 +104,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
     frequency = _frequency(times, series, settings)
     begin, step = times.min(), pd.tseries.frequencies.to_offset(frequency)
     begin = pd.Timestamp(step.rollback(begin)) if settings.aggregation else begin
-    # A pandas Timedelta holds 292 years.
+    # Use datetime, since a pandas Timedelta is limited to 292 years.
     span, length = end.to_pydatetime() - begin.to_pydatetime(), _length(step).to_pytimedelta()
     if span / max(length, timedelta.resolution) * len(ids) > MOST_CELLS:
         actual = f"{len(ids)} series from {begin} to {end} by `{frequency}`"
@@ -179,7 +180,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
 
 
 def without_short(panel: Panel, cutoff: int) -> Panel:
-    """Return the panel without the series that have no value up to this index of the grid."""
+    """Return the panel without series that have no value up to and including a grid index."""
     is_long: NDArray[np.bool_] = np.any(~np.isnan(panel.target[:, : cutoff + 1]), axis=1)
     if is_long.all():
         return panel
@@ -193,7 +194,10 @@ def without_short(panel: Panel, cutoff: int) -> Panel:
 
 
 def _times(column: pd.Series[Any], settings: Settings, notes: list[str]) -> pd.DatetimeIndex:
-    """Parse the times and drop their time zone. Ends the program for a text that is no time."""
+    """Return the parsed times without time zone; end the program if one is missing or invalid.
+
+    Adds remarks on the date format and on time zones to `notes`.
+    """
     import pandas as pd
 
     texts: Any
@@ -214,7 +218,7 @@ def _times(column: pd.Series[Any], settings: Settings, notes: list[str]) -> pd.D
         stop("not-a-time", f"`{name}` is missing in row {row}", "a time in every row", "correct it")
     read: Any = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True)
     is_day_first = False
-    if read.isna().any():  # 1/31/2026 or 31.1.2026
+    if read.isna().any():  # not ISO 8601: 1/31/2026 or 31.1.2026
         parts = texts.str.extract(_DAY_OR_MONTH).astype("Float64")
         is_day_first, is_month_first = ((parts[part] > 12).any() for part in (0, 1))
         numbered = parts[0].notna().to_numpy()
@@ -241,7 +245,7 @@ def _times(column: pd.Series[Any], settings: Settings, notes: list[str]) -> pd.D
             dayfirst=bool(is_day_first),
             errors="coerce",
         )
-        # Days, weeks and months begin at local midnight, whatever its distance from UTC.
+        # If all rows have the same local time of day, they are dates: do not convert them to UTC.
         is_daily = len({*pd.DatetimeIndex(local).time}) == 1
         utc = pd.DatetimeIndex(local) if is_daily else utc
         notes.append(f"`{name}` has time zones: taken as {'local dates' if is_daily else 'UTC'}")
@@ -251,7 +255,7 @@ def _times(column: pd.Series[Any], settings: Settings, notes: list[str]) -> pd.D
 def _series(
     frame: pd.DataFrame, names: Sequence[str]
 ) -> tuple[NDArray[np.int64], list[tuple[str, ...]]]:
-    """Return the number of each row's series, and the identifiers by number."""
+    """Return the series number of each row, and the identifiers of each series."""
     if not names:
         return np.zeros(len(frame), np.int64), [()]
     for name in names:
@@ -261,14 +265,14 @@ def _series(
     keys = [tuple(row) for row in frame[[*names]].astype(str).itertuples(index=False)]
     ids = sorted({*keys})
     for joined, count in Counter(map("/".join, ids)).items():
-        if count > 1:  # forecasts and requests name a series by its joined identifiers
+        if count > 1:  # joined identifiers must be unique: forecasts and requests use them as names
             stop("no-series", f"{count} series are named `{joined}`", "identifiers without `/`")
     number = {key: index for index, key in enumerate(ids)}
     return np.array([number[key] for key in keys], np.int64), ids
 
 
 def _frequency(times: pd.DatetimeIndex, series: NDArray[np.int64], settings: Settings) -> str:
-    """Return the frequency of the spec, or else the most common one of the data."""
+    """Return the spec's frequency, or the most common one of the data, as a pandas offset alias."""
     import pandas as pd
 
     if settings.frequency:
@@ -316,7 +320,7 @@ def _length(step: pd.offsets.BaseOffset) -> pd.Timedelta:
 
 
 def _season(frequency: str, has: NDArray[np.bool_], target: Values, horizon: int) -> int:
-    """Return the default season of a frequency.
+    """Return the default season of a frequency in steps.
 
     It is 1 if the longest series is shorter than two seasons and a horizon.
     """

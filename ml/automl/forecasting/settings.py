@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Aggregations by Azure ML's names.
+# Azure ML's names of aggregations, which pandas has, too.
 AGGREGATIONS = frozenset({"sum", "max", "min", "mean"})
 _UNSET = ("auto", "none")
 
@@ -16,23 +16,23 @@ class Settings:
     """The supported fields of ForecastingSettings; None means automatic."""
 
     time: str
-    ids: Sequence[str]  # the columns that identify a series
+    ids: Sequence[str]  # columns that identify a series
     target: str
     horizon: int  # steps of the frequency
-    frequency: str | None  # an offset alias of pandas
-    aggregation: str | None  # of the values of one step, else each step has one value
+    frequency: str | None  # a pandas offset alias
+    aggregation: str | None  # how to aggregate several values of a step; None: there is only one
     season: int | None  # steps; 1 for no season
-    lags: Sequence[int] | None  # of the target, for trees
+    lags: Sequence[int] | None  # lags of the target in steps, for trees
     window: int | None  # steps of the rolling mean, for trees
-    country: str | None  # of holidays, ISO 3166
-    unknown: frozenset[str]  # columns whose future is not known
-    drops_short: bool  # whether series that are too short are dropped
+    country: str | None  # ISO 3166 code for holidays
+    unknown: frozenset[str]  # columns whose future values are unknown
+    drops_short: bool  # whether too short series are dropped
     folds: int | None
-    step: int | None  # between the origins of two folds
+    step: int | None  # steps between the origins of consecutive folds
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> Settings:
-        """Parse the settings from a job's document (AUTOML_JOB)."""
+        """Parse the settings from the content of the environment variable AUTOML_JOB."""
         section: Mapping[str, Any] = job["forecasting"]
 
         def number(name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Fit forecasters to single series: naive ones, and those of statsforecast."""
+"""Fit a forecaster to each series: naive ones and models of statsforecast."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from ml.serving.scoring import forecasters
 from ml.serving.scoring.forecasters import Parameters, Values
 from ml.toolkit.training.boosting import threads
 
-# Family name → the kind of its member in forecaster.json.
+# Family name → `kind` of its entry in forecaster.json.
 FORECASTER_OF_FAMILY = {"exponential_smoothing": "ets", "theta": "theta", "auto_arima": "arima"}
-# Longer series and seasons use approximate model selection, as in R's auto.arima.
+# AutoARIMA approximates the model selection for longer series and seasons, as R's auto.arima does.
 EXACT_VALUES, EXACT_SEASON = 150, 12
-# The latest values of a series that are fitted: the time of a fit grows faster than their number,
-# and older values matter little for the next ones.
+# Maximum values of a series that are fitted, the latest ones: fit time grows faster than linearly,
+# and older values hardly affect the forecast.
 MOST_VALUES = 1_000
-# For seasons longer than EXACT_SEASON, AutoARIMA is fitted to this many seasons. On the hours of
-# nyc_energy, ten fits took at most 1.5 s each, and 28 s with MOST_VALUES, with about the same
-# error.
+# For seasons longer than EXACT_SEASON, AutoARIMA is fitted to this many latest seasons. With the
+# hourly data of nyc_energy, a fit took at most 1.5 s instead of 28 s with MOST_VALUES, and had
+# about the same error.
 MOST_SEASONS = 14
-# The fewest values that are fitted, and the longest season: the time of a fit grows with it.
+# Minimum values that are fitted, and maximum season by kind, since fit time grows with the season.
 FEWEST_VALUES, LONGEST_SEASON = 4, {"ets": 60, "theta": 366, "arima": 24}
-# For longer seasons, exponential smoothing has a seasonal part only from this many seasons on.
-# Model selection by one-step error would give hours, as in nyc_energy, none, so that forecasts
-# would be a line.
+# With longer seasons and at least this many of them, exponential smoothing always has a seasonal
+# component. Selection by one-step error would drop it for hourly data, as in nyc_energy, so that
+# forecasts would be a line.
 FEWEST_SEASONS = 3
-# The largest relative difference between the forecasts of the saved parameters and the library.
+# Maximum relative difference between forecasts by the saved parameters and by the library.
 TOLERANCE = 1e-6
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class Fits:
-    """Forecasts at several cutoffs, and the model that is fitted to all values."""
+    """Forecasts at several cutoffs, and the model fitted to all values."""
 
     forecasts: Values  # (origins, series, horizon)
-    member: dict[str, Any]  # its entry in the model folder, with the fitted parameters
-    files: Any = None  # the model of trees, which is saved beside the member
+    member: dict[str, Any]  # the model's entry in forecaster.json, with fitted parameters
+    files: Any = None  # fitted trees, which have a file of their own
     notes: tuple[str, ...] = ()
 
 
 def naive(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int) -> Fits:
-    """Forecast the last value (`naive`) or the value of one season before."""
+    """Return naive forecasts: the last value (`naive`) or the value one season earlier."""
     season = 1 if family == "naive" else panel.season
     values = panel.filled
     forecasts = [
@@ -59,10 +59,10 @@ def naive(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int) -> Fi
 
 
 def fit(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int, seconds: float) -> Fits:
-    """Fit each series at its first origin, and again to all values.
+    """Fit a model to each series twice: until the first usable cutoff, and to all values.
 
-    At later origins only the states are updated. A series whose fit fails or is not done within
-    `seconds` gets the seasonal naive forecast.
+    At later cutoffs only the states are updated. A series whose fit fails or exceeds `seconds` gets
+    the seasonal naive forecast, and a note.
     """
     kind = FORECASTER_OF_FAMILY[family]
     season = panel.season if panel.season <= LONGEST_SEASON[kind] else 1
@@ -77,7 +77,7 @@ def fit(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int, seconds
         )
         for number in range(len(values))
     ]
-    _load(kind, season, 0)  # once, before the processes are forked
+    _load(kind, season, 0)  # import once, before forking the processes
     series: list[Parameters | None] = [None] * len(values)
     forecasts, whys = fallback.forecasts, dict[str, list[int]]()
     answered = set()
@@ -107,7 +107,7 @@ _Answer = tuple[int, list[Values | None], Parameters | None, str]
 def _in_processes(
     kind: str, season: int, work: Sequence[Any], horizon: int, seconds: float
 ) -> Iterator[_Answer]:
-    """Fit the series in processes that end at the deadline; yield the answers in any order."""
+    """Fit the series in parallel processes until `seconds` are over; yield results in any order."""
     until, context = time.monotonic() + seconds, get_context("fork")
     readers: list[Any] = []
     count, processes = min(threads(), len(work)), []
@@ -145,7 +145,10 @@ def _work(writer: Any, kind: str, season: int, work: Sequence[Any], horizon: int
 def _fit_one(
     kind: str, season: int, histories: Sequence[Values], values: Values, horizon: int
 ) -> tuple[list[Values | None], Parameters | None, str]:
-    """Return one series' forecasts at each origin, its parameters, and why they are missing."""
+    """Return a series' forecasts at each origin, its parameters or None, and why None.
+
+    `histories` has the values until each origin, `values` all values.
+    """
     model, path = None, list[Values | None]()
     is_cut = kind == "arima" and season > EXACT_SEASON
     most = min(MOST_VALUES, MOST_SEASONS * season) if is_cut else MOST_VALUES
@@ -171,13 +174,16 @@ def _fit_one(
         if not deviation <= TOLERANCE:
             return path, None, f"the saved parameters' forecast is off by {deviation:.1g}"
         return path, parameters, ""
-    except Exception as error:  # each model of the library raises its own
+    except Exception as error:  # the library's models raise various exceptions
         path += [None] * (len(histories) - len(path))
         return path, None, f"{type(error).__name__}: {str(error).partition(chr(10))[0][:80]}"
 
 
 def _load(kind: str, season: int, count: int) -> Any:
-    """Return statsforecast's model for a series of this length; the import takes seconds."""
+    """Return an unfitted model of statsforecast for a series of `count` values.
+
+    The first call imports statsforecast, which takes seconds.
+    """
     from statsforecast import models
 
     if kind == "arima":
@@ -193,7 +199,7 @@ def _load(kind: str, season: int, count: int) -> Any:
 
 
 def _ets(model: Any) -> Parameters:
-    """Return the parameters and last states of statsforecast's exponential smoothing."""
+    """Return the parameters and the last states of a fitted exponential smoothing."""
     _, trend, season, damped = model["components"]
     alpha, beta, gamma, phi = (float(number) for number in model["par"][:4])
     return {
@@ -205,7 +211,7 @@ def _ets(model: Any) -> Parameters:
 
 
 def _theta(model: Any) -> Parameters:
-    """Return a Theta model's parameters, last states, and seasonal part of the next steps."""
+    """Return parameters, last states and next seasonal components of a fitted Theta model."""
     is_seasonal = bool(model.get("decompose", False))
     seasonal = model["seas_forecast"]["mean"] if is_seasonal else ()
     return {
@@ -218,7 +224,7 @@ def _theta(model: Any) -> Parameters:
 
 
 def _arima(model: Any) -> Parameters:
-    """Return the parameters of an ARIMA model, and its states after the last value."""
+    """Return the parameters of a fitted ARIMA model, and its states after the last value."""
     state, coefficients = model["model"], model["coef"]
     covariance, observed = state["Pn"], state["Z"]
     gain = covariance @ observed / (state["h"] + observed @ covariance @ observed)

@@ -2,8 +2,8 @@
 
     python -m ml.automl.forecasting.trial --training-data DIR --model DIR --predictions DIR
 
-The environment variables are AZUREML_SWEEP_model, the sampled family and hyperparameters, and
-AUTOML_JOB, the job.
+The environment variable AZUREML_SWEEP_model has the sampled family and hyperparameters, AUTOML_JOB
+the job's settings.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PATHS = "forecasts.npz"
-# The most time for the fits of a trial: a share of the search's timeout, a share of the trial's
-# timeout, and seconds; the least of them applies.
+# Time limit of a trial's fits: the minimum of a share of the search's timeout, a share of the
+# trial's timeout, and a number of seconds.
 MOST_OF_TIME, MOST_OF_TRIAL, MOST_SECONDS = 0.2, 0.5, 600.0
-# The number of years after the training data whose holidays the model folder has.
+# Number of years after the training data for which the model folder has holidays.
 YEARS_OF_HOLIDAYS = 3
 
 
@@ -68,15 +68,15 @@ class ForecastProblem:
 
     @property
     def labels(self) -> Values:
-        """Return the actual values of every origin, series and step, flattened."""
+        """Return the actual values (origins, series, horizon), flattened."""
         return rolling.actual(self.panel, self.origins).ravel()
 
     def out_of_fold(self, forecasts: Values) -> OutOfFoldPredictions:
-        """Return the forecasts (origins, series, horizon) at the scored origins, one fold each."""
+        """Return forecasts (origins, series, horizon) with each scored origin as a fold."""
         return self.out_of_fold_at(self.origins.scored, forecasts)
 
     def out_of_fold_at(self, numbers: Sequence[int], forecasts: Values) -> OutOfFoldPredictions:
-        """Return the forecasts (origins, series, horizon) at these origins, one fold each."""
+        """Return forecasts (origins, series, horizon) with each origin in `numbers` as a fold."""
         mask = rolling.scored_mask(self.panel, self.origins)
         places = np.arange(forecasts.size).reshape(forecasts.shape)
         rows = [places[number][mask[number]] for number in numbers]
@@ -85,7 +85,7 @@ class ForecastProblem:
     def score(self, out_of_fold: OutOfFoldPredictions) -> list[dict[str, float]]:
         """Return Azure ML's metrics of each fold.
 
-        Errors are normalized by the range of the target in the training data
+        Errors are divided by the range of the target in the training data, as Azure ML does
         (how-to-understand-automated-ml, regression/forecasting).
         """
         spread = float(np.nanmax(self.panel.target) - np.nanmin(self.panel.target)) or 1.0
@@ -93,11 +93,10 @@ class ForecastProblem:
         return [{name: float(value()) for name, value in fold.items()} for fold in folds]
 
     def error(self, out_of_fold: OutOfFoldPredictions) -> float:
-        """Return the mean over the folds of the search's metric as an error, lower is better.
+        """Return the mean over the folds of the search's metric as an error; lower is better.
 
-        A metric for which higher is better counts as 1 minus its value. A fold where it is
-        undefined has an error of 1. It is not normalized: the range of the target would depend on
-        values after an origin.
+        If higher is better, the error is 1 minus the metric. A fold in which it is undefined has
+        error 1. Errors are not divided by the target's range, which depends on later values.
         """
         is_error, errors = self.metric.startswith("normalized_"), list[float]()
         for fold in self._metrics(out_of_fold, spread=1.0):
@@ -114,7 +113,7 @@ class ForecastProblem:
 
 
 def main() -> None:
-    """Run the trial that the arguments and the environment describe."""
+    """Run the trial that the arguments and environment variables describe."""
     parser = argparse.ArgumentParser(description="Fit one forecaster of a search.")
     for name in ("training-data", "model", "predictions"):
         parser.add_argument(f"--{name}", type=Path)
@@ -174,13 +173,13 @@ def main() -> None:
 
 
 def seconds_of(job: Mapping[str, Any]) -> float:
-    """Return the time limit of a trial's fits: a share of the trial's and the search's timeouts."""
+    """Return the time limit of a trial's fits in seconds."""
     of_search, of_trial = (float(job.get(key) or math.inf) for key in ("seconds", "trial_seconds"))
     return min(MOST_SECONDS, MOST_OF_TIME * of_search, MOST_OF_TRIAL * of_trial)
 
 
 def prepare(job: Mapping[str, Any], training: Path) -> ForecastProblem:
-    """Read the series of a search and choose its origins. Ends the program where it has none."""
+    """Read the series of a search and choose its origins; end the program if that is impossible."""
     settings = Settings.parse(job)
     panel = panels.read(training, settings)
     origins = rolling.origins(panel, settings)
@@ -199,7 +198,7 @@ def prepare(job: Mapping[str, Any], training: Path) -> ForecastProblem:
 
 
 def _holidays(settings: Settings, panel: Panel) -> list[str]:
-    """Return the country's holidays from the first year of training on."""
+    """Return the country's holidays as ISO dates, from the first year of training on."""
     if not settings.country:
         return []
     import holidays
@@ -211,7 +210,7 @@ def _holidays(settings: Settings, panel: Panel) -> list[str]:
 
 
 def fit(problem: ForecastProblem, family: str, sampled: Mapping[str, Any], seconds: float) -> Fits:
-    """Fit a family; return its forecasts at each origin, and the ensemble member for serving."""
+    """Fit a family; return its forecasts at each origin, and the model fitted to all values."""
     cutoffs, horizon = problem.origins.cutoffs, problem.settings.horizon
     if family in ALWAYS:
         return statistical.naive(problem.panel, family, cutoffs, horizon)
@@ -230,10 +229,10 @@ def _saved(fits: Fits, folder: Path) -> list[dict[str, Any]]:
 def _vote(
     problem: ForecastProblem, numbers: Sequence[int], folder: Path, predictions: Path
 ) -> tuple[list[dict[str, Any]], Values, Sequence[str]]:
-    """Combine trials into a weighted ensemble.
+    """Save a weighted ensemble of trials; return its members, forecasts and notes.
 
-    The model uses weights fitted on all origins. The forecasts at each origin, which validate it,
-    use weights fitted on earlier origins only.
+    The saved model's weights are fitted to all origins. The forecasts at each origin, which
+    validate the ensemble, use weights fitted to earlier origins only.
     """
     trials = [rungs.of_trial(folder, number) for number in numbers]
     paths = []
@@ -261,10 +260,10 @@ def _vote(
 def combine(
     problem: ForecastProblem, families: Sequence[str], paths: Sequence[Values]
 ) -> tuple[Weights, Values]:
-    """Return the weights of trials by their forecasts, and the vote's forecasts at each origin.
+    """Return the final weights of the trials, and the ensemble's forecasts at each origin.
 
-    Forecasts are (origins, series, horizon). The weights at an origin use only errors of earlier
-    origins.
+    `paths` has the forecasts of each trial; forecasts are (origins, series, horizon). At an origin,
+    the weights depend only on errors at earlier origins.
     """
     first = problem.origins.calibrating
     has_values = rolling.scored_mask(problem.panel, problem.origins)[:first].any(axis=(1, 2))
@@ -290,7 +289,7 @@ def forecast_table(problem: ForecastProblem, forecasts: Values) -> pd.DataFrame:
     for number in origins.scored:
         cutoff = origins.cutoffs[number]
         low, high = _interval(problem, forecasts, forecasts[number], cutoff)
-        # A series without a scored value in this fold has no row.
+        # Leave out series without a scored value at this origin.
         rows = np.flatnonzero(mask[number].any(axis=1))
         columns = {"y": actual[number], "yhat": forecasts[number], "lo_80": low, "hi_80": high}
         part = {
@@ -315,9 +314,9 @@ def _interval(
 
 
 def _scales(panel: Panel) -> tuple[Values, Values]:
-    """Return the scale of each series' errors and the floor of its intervals, (series,) each.
+    """Return the scale of each series' errors and the lower bound of its intervals, (series,) each.
 
-    The floor is 0 for a series without negative values, else NaN.
+    The bound is 0 for a series without negative values, else NaN.
     """
     with np.errstate(invalid="ignore"):
         lowest = np.fmin.reduce(panel.target, axis=1)
@@ -325,7 +324,10 @@ def _scales(panel: Panel) -> tuple[Values, Values]:
 
 
 def measured(table: pd.DataFrame) -> tuple[dict[str, float], list[float]]:
-    """Return the MASE and interval coverage over series and origins, and each origin's MASE."""
+    """Return metrics of a table as `forecasts.json`, and the MASE of each origin.
+
+    The metrics are `mase`, the mean over series and origins, and `coverage_80`.
+    """
     rows = table[table["y"].notna()]
     covered = (rows["lo_80"] <= rows["y"]) & (rows["y"] <= rows["hi_80"])
     errors = (rows["y"] - rows["yhat"]).abs() / rows["scale"]
@@ -381,7 +383,7 @@ def write(
 
 
 def _numbers(values: Values, length: int) -> list[float | None]:
-    """Return values for JSON: None for NaN, left-padded with None to a length."""
+    """Return values for JSON: NaN becomes None, and shorter lists are left-padded with None."""
     numbers = [None if math.isnan(value) else float(value) for value in values]
     return [None] * (length - len(numbers)) + numbers
 
@@ -389,7 +391,7 @@ def _numbers(values: Values, length: int) -> list[float | None]:
 def _facts(
     problem: ForecastProblem, folds: Sequence[Mapping[str, float]], notes: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the facts about the search for the model folder."""
+    """Return the record of the search for the model's settings.json: folds, rows, notes …"""
     panel, origins = problem.panel, problem.origins
     scored = [panel.grid[origins.cutoffs[index]] for index in origins.scored]
     short = len(panel.ids) - int(

@@ -1,10 +1,9 @@
-"""Choose the weights of a vote's members.
+"""Choose the weights of an ensemble of forecasts.
 
-A few origins of a few series say little about which forecasts combine best, and greedy selection
-overfits them. Weights by inverse error (Bates and Granger 1969, "The combination of forecasts")
-use all families; their power controls how much the errors matter: 0 is the equal mean, which is
-hard to beat (Claeskens et al. 2016, "The forecast combination puzzle"). The power, or greedy
-selection, is chosen by the error of its weights at the next origin.
+With few origins and series, greedy selection overfits. Weights by a power of the inverse error
+(Bates and Granger 1969, "The combination of forecasts") use all families. Power 0 is the equal
+mean, which is hard to beat (Claeskens et al. 2016, "The forecast combination puzzle"). The method,
+one of several powers or greedy selection, is chosen by its error at the following origins.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ml.automl.ensembles import OutOfFoldPredictions
 from ml.serving.scoring.forecasters import Values
 
 POWERS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-# Members below this weight are dropped: they cost request time and hardly improve a forecast.
+# Members with a smaller weight are dropped: they cost latency and hardly improve the forecast.
 LEAST = 0.05
 _TINY = 1e-9
 Weights = Mapping[int, float]
@@ -30,12 +29,12 @@ def choose(
     error: Callable[[OutOfFoldPredictions], float],
     calibrating: int = 0,
 ) -> list[Weights]:
-    """Return the members and their weights, which sum to 1, for each origin, and the final ones.
+    """Return the weights at each origin, and then the final ones: index of a trial → weight.
 
-    At an origin they depend on the errors at earlier origins; the final ones on the errors at all
-    origins. `families` names the family of each trial; `error` is 0 for perfect predictions of
-    the rows of one or more origins, and higher for worse ones. The first `calibrating` origins are
-    not scored: they share the weights of the first scored one.
+    Weights sum to 1. At an origin they depend on the errors at earlier origins; the final ones
+    depend on the errors at all origins. `families` has the family of each trial. `error` returns 0
+    for perfect predictions, more for worse ones. The first `calibrating` origins are not scored and
+    have the weights of the first scored origin.
     """
     count = len(out_of_fold[0].rows)
     errors = np.array(
@@ -65,7 +64,7 @@ def choose(
 
 
 def _inverse(errors: Values, families: Sequence[str], power: float) -> Weights:
-    """Return weights by inverse error to this power, for the best trial of each family."""
+    """Return weights by the inverse error to a power, for the best trial of each family."""
     best: dict[str, int] = {}
     for trial, family in enumerate(families):
         if family not in best or errors[trial] < errors[best[family]]:
@@ -79,7 +78,7 @@ def _inverse(errors: Values, families: Sequence[str], power: float) -> Weights:
 
 
 def _only(out_of_fold: OutOfFoldPredictions, origins: Sequence[int]) -> OutOfFoldPredictions:
-    """Return the predictions at some of the origins."""
+    """Return the predictions at these origins."""
     rows = [out_of_fold.rows[origin] for origin in origins]
     return OutOfFoldPredictions(
         rows, [out_of_fold.values[origin] for origin in origins], out_of_fold.labels

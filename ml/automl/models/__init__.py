@@ -1,1 +1,1 @@
-"""The models that a search fits: numeric tables, model families, and class balancing."""
+"""Fit the models of a search: model families, their estimators, and class balancing."""

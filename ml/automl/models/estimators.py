@@ -1,4 +1,4 @@
-"""Fit scikit-learn estimators, saved as ONNX; define the interface of every fitted model.
+"""Fit scikit-learn estimators and save them as ONNX; define the interface of fitted models.
 
 Preprocessing (imputation, scaling, one-hot encoding) is part of the estimator, so that it is
 fitted inside each fold and saved with the model.
@@ -24,21 +24,21 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Numbers:
-    """A table in single precision with its labels: one row each."""
+    """The input of a fit: encoded rows with their labels and weights."""
 
-    # (rows, columns), in the encoding `codes` of `ml.serving.scoring.columns`; NaN if missing.
+    # (rows, features), with categories as codes (`ml.serving.scoring.columns`); NaN if missing.
     table: NDArray[np.float32]
     labels: NDArray[Any]  # class numbers, or the standardized target of a regression
-    weights: NDArray[np.float64] | None  # None: all rows weigh the same
+    weights: NDArray[np.float64] | None  # None: all rows have the same weight
     task: Task
-    classes: int  # 0 for a regression
-    categorical: Sequence[int] = ()  # columns with category codes
+    classes: int  # number of classes; 0 for a regression
+    categorical: Sequence[int] = ()  # indices of columns with category codes
     featurized: bool = True  # False: fit the table without imputation, scaling or one-hot encoding
 
     def weights_like(self, reference: Numbers) -> NDArray[np.float64] | None:
-        """Return weights that give these rows the class shares of other rows.
+        """Return weights that give these rows the same class shares as the rows of `reference`.
 
-        The other rows may have been balanced (`ml.automl.models.sampling`).
+        `reference` may have been balanced (`ml.automl.models.sampling`).
         """
         if self.task == "regression":
             return self.weights
@@ -54,11 +54,11 @@ class Fitted(Protocol):
     """A fitted model."""
 
     def predict(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return for each row the probability of 1 (binary), of each class, or a number."""
+        """Return the probability of label 1 (rows,), of each class (rows, classes), or a number."""
         ...
 
     def save(self, folder: Path) -> str:
-        """Write the model to a file in a format that runs no code, and return the file's name."""
+        """Write the model to a file whose format cannot contain code; return the file's name."""
         ...
 
 
@@ -68,9 +68,10 @@ Fit = Callable[[Numbers, Settings, int], Fitted]
 def fit_of(
     module: str, classifier: str, regressor: str = "", *, linear: bool = False, **always: Any
 ) -> Fit:
-    """Return a function that fits the named estimator, with the settings as arguments.
+    """Return a function that fits a scikit-learn estimator of `sklearn.MODULE`.
 
-    `linear`: whether the estimator needs scaled numbers and one-hot encoded categories.
+    The sampled settings and `always` are its arguments. `linear` says that the estimator needs
+    scaled numbers and one-hot encoded categories.
     """
 
     def fit(data: Numbers, settings: Settings, seed: int) -> Fitted:
@@ -80,7 +81,7 @@ def fit_of(
         kind = getattr(import_module(f"sklearn.{module}"), name)
         extra = {"random_state": seed} if "random_state" in kind().get_params() else {}
         extra |= {"n_jobs": threads()} if module == "ensemble" else {}
-        # Whole numbers are sampled as floats, such as 50.0; 1.0 stays a share.
+        # Integers are sampled as floats, such as 50.0. 1.0 stays a float, since it is a share.
         integers = {
             argument: int(value)
             for argument, value in settings.items()
@@ -97,9 +98,9 @@ def fit_of(
 
 
 def _prepared(data: Numbers, linear: bool) -> Any:
-    """Return preprocessing that imputes missing numbers by the median.
+    """Return a ColumnTransformer that imputes missing numbers by the median.
 
-    For a `linear` estimator it also scales numbers and encodes categories one-hot.
+    If `linear`, it also scales numbers and one-hot encodes categories.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
@@ -109,7 +110,7 @@ def _prepared(data: Numbers, linear: bool) -> Any:
     categorical = list(data.categorical)
     numeric = [column for column in range(data.table.shape[1]) if column not in {*categorical}]
     numbers: Any = SimpleImputer(strategy="median", keep_empty_features=True)
-    # No code is negative.
+    # -1 becomes the code of missing categories, since no other code is negative.
     codes: Any = SimpleImputer(strategy="constant", fill_value=-1.0, keep_empty_features=True)
     if linear:
         numbers = make_pipeline(numbers, StandardScaler())
@@ -127,7 +128,7 @@ class _Estimator:
     def predict(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
         if self.task == "regression":
             return np.asarray(self.estimator.predict(table), dtype=np.float64)
-        # A fold may lack a class.
+        # A fold's training rows may lack a class: its probability is 0.
         probabilities = np.zeros((len(table), self.classes))
         probabilities[:, self.estimator.classes_] = self.estimator.predict_proba(table)
         return probabilities[:, 1] if self.task == "binary" else probabilities

@@ -1,4 +1,4 @@
-"""The families of models that a search tries: their search spaces and portfolios."""
+"""Define the model families of a search, with their search spaces and portfolios."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ml.automl.models import trees
 from ml.automl.models.estimators import Fit, Fitted, Numbers, Settings, fit_of
 from ml.automl.models.sampling import BALANCES
 
-# A distribution by Azure ML's name, with its arguments: ("quniform", 20, 300, 1).
+# Hyperparameter → Azure ML's name of its distribution and the arguments: ("quniform", 20, 300, 1).
 Space = Mapping[str, tuple[Any, ...]]
 CLASSIFICATION, REGRESSION = "classification", "regression"
 
@@ -20,29 +20,29 @@ CLASSIFICATION, REGRESSION = "classification", "regression"
 class Family:
     """A family of models: its fit function, search space and portfolio."""
 
-    names: Mapping[str, str]  # Azure ML's name, by task
+    names: Mapping[str, str]  # task → Azure ML's name of the algorithm
     fit: Fit
     space: Space
-    # The settings that are tried first, by their turn among those of all families.
+    # Turn among all families → settings; the search tries these before it samples others.
     portfolio: Mapping[int, Settings]
-    usual: bool = False  # tried by default; else only if `allowed_training_algorithms` names it
-    weighted: bool = True  # takes sample weights
-    in_steps: bool = False  # predicts in steps: rounding to single precision may change the step
-    seeded: bool = True  # depends on the seed
-    grow: trees.Grow | None = None  # fits boosted trees with early stopping
+    usual: bool = False  # False: tried only if `allowed_training_algorithms` names it
+    weighted: bool = True  # whether it accepts sample weights
+    in_steps: bool = False  # whether predictions jump, so that rounding inputs may change them
+    seeded: bool = True  # whether the fit depends on the seed
+    grow: trees.Grow | None = None  # fits boosted trees with early stopping; None for others
 
     def space_of(self, task: str) -> Space:
-        """The search space, with `balance` (`ml.automl.models.sampling`) for classification."""
+        """Return the search space; for classification, it includes `balance` (see `sampling`)."""
         balances = self.weighted and task == CLASSIFICATION
         return {**self.space, **({"balance": ("choice", *BALANCES)} if balances else {})}
 
 
 def _log(low: float, high: float, kind: str = "loguniform", *steps: float) -> tuple[Any, ...]:
-    """Return a distribution whose bounds are logarithms, as in Azure ML."""
+    """Return a log-scale distribution; Azure ML takes the logarithms of its bounds."""
     return (kind, math.log(low), math.log(high), *steps)
 
 
-# FLAML's search space (flaml/automl/model.py), without the number of trees and slow settings.
+# FLAML's search space (flaml/automl/model.py) without the number of trees and slow values.
 _TREES: Space = {
     "learning_rate": _log(0.02, 0.3),
     "colsample_bytree": ("uniform", 0.3, 1.0),
@@ -50,7 +50,8 @@ _TREES: Space = {
     "reg_alpha": _log(0.001, 10.0),
     "reg_lambda": _log(0.001, 100.0),
 }
-# Mild defaults for the portfolio: a point that omits a hyperparameter would have it sampled.
+# Values for the portfolio close to the libraries' defaults. A point of the portfolio has to set
+# every hyperparameter, or else the missing one is sampled.
 _MILD: Settings = {
     **{"learning_rate": 0.1, "colsample_bytree": 1.0, "subsample": 1.0},
     **{"reg_alpha": 0.001, "reg_lambda": 0.001},
@@ -70,9 +71,9 @@ def _both(name: str) -> Mapping[str, str]:
     return {CLASSIFICATION: name, REGRESSION: name}
 
 
-# The order of the portfolio: first boosted trees with about the defaults of their libraries and of
-# AutoGluon 1.x (`GBM`, `GBMXT`, `GBMLarge`) and a cheap linear model; then families that take
-# longer or are rarely best.
+# The portfolio begins with a cheap linear model and boosted trees, with about the defaults of their
+# libraries and of AutoGluon 1.x (`GBM`, `GBMXT`, `GBMLarge`). Families that are slow or rarely best
+# follow.
 FAMILIES: Sequence[Family] = (
     Family(
         _both("light_gbm"),
@@ -187,8 +188,8 @@ _CV: Mapping[str, Any] = {
     "use_legacy_attributes": False,
     "l1_ratios": (0.0,),
 }
-# The meta-models of a stack, by task and Azure ML's names (`stack_meta_learner_type`), the default
-# first. "Default meta-learners are LogisticRegression for classification tasks (or
+# Task → meta-models of a stack by Azure ML's names (`stack_meta_learner_type`), the default first.
+# "Default meta-learners are LogisticRegression for classification tasks (or
 # LogisticRegressionCV if cross-validation is enabled) and ElasticNet for regression … (or
 # ElasticNetCV …)": here, a meta-model is always fitted to cross-validated predictions.
 META_LEARNERS: Mapping[str, Mapping[str, Fit]] = {
@@ -209,5 +210,5 @@ META_LEARNERS: Mapping[str, Mapping[str, Fit]] = {
 
 
 def of_task(task: str) -> Mapping[str, Family]:
-    """Return the families of a task by Azure ML's names, in the order of the portfolio."""
+    """Return Azure ML's name → family for a task, in the order of FAMILIES."""
     return {family.names[task]: family for family in FAMILIES if task in family.names}

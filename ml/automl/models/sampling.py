@@ -1,6 +1,6 @@
 """Balance the classes of a fold's training rows: weights, undersampling or SMOTE.
 
-The sampling is imbalanced-learn's. Validation rows are unchanged.
+It uses imbalanced-learn. Validation rows are unchanged.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import numpy as np
 
 from ml.automl.models.estimators import Numbers
 
-# The values of `balance`.
+# The values of the hyperparameter `balance`.
 BALANCES = ("none", "classes", "under", "smote")
 # Sampling methods that depend on the seed.
 DRAWN = ("under", "smote")
-# Rows of each rarer class for each row of the most frequent one, after smote and after under.
+# Minimum ratio of a class's rows to those of the most frequent class, after smote and after under.
 MADE, LEFT = 0.3, 0.3
-# SMOTE interpolates between a row and one of so many neighbours of its class.
+# Number of nearest neighbours in SMOTE.
 NEIGHBOURS = 5
 
 
 def balanced(numbers: Numbers, balance: str, seed: int) -> Numbers:
-    """Balance the classes of the rows by one of BALANCES.
+    """Return training rows with balanced classes; `balance` is one of BALANCES.
 
-    `classes` weights them equally, `under` drops rows of frequent classes, and `smote` adds
-    synthetic rows of rare ones (Chawla et al. 2002) to a table without weights.
+    `classes` weights all classes equally, `under` drops rows of frequent classes, and `smote` adds
+    synthetic rows of rare classes (Chawla et al. 2002) if the rows have no weights.
     """
     if balance == "none" or numbers.task == "regression":
         return numbers
@@ -59,7 +59,7 @@ def _under(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers
 
 
 def _smote(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers:
-    """Add synthetic rows; missing numbers are replaced by medians to find neighbours."""
+    """Add synthetic rows; impute missing numbers by medians, since neighbours need distances."""
     from imblearn.over_sampling import SMOTE, SMOTENC
     from sklearn.impute import SimpleImputer
 
@@ -67,14 +67,14 @@ def _smote(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers
     wanted = {label: least for label, count in enumerate(counts) if NEIGHBOURS < count < least}
     if not wanted or numbers.weights is not None:
         return numbers
-    if len(numbers.categorical) == numbers.table.shape[1]:  # no distance is defined
+    if len(numbers.categorical) == numbers.table.shape[1]:  # SMOTENC needs a numeric column
         return numbers
-    # Neighbours are of the same class, so other classes are left out.
+    # Pass only the classes to extend, and one other row: neighbours are of the same class.
     rows = np.flatnonzero(np.isin(numbers.labels, [*wanted]))
     row = np.flatnonzero(~np.isin(numbers.labels, [*wanted]))[:1]
     table, labels = numbers.table[[*rows, *row]], numbers.labels[[*rows, *row]]
     filled = SimpleImputer(strategy="median", keep_empty_features=True).fit_transform(table)
-    # A missing category is a category of its own, by an unused code.
+    # Treat a missing category as a category with an unused code.
     codes = [*numbers.categorical]
     filled[:, codes] = np.nan_to_num(table[:, codes], nan=-1.0)
     usual = {"sampling_strategy": wanted, "random_state": seed, "k_neighbors": NEIGHBOURS}

@@ -1,10 +1,9 @@
 """Fit boosted trees of LightGBM and XGBoost with cross-validated early stopping.
 
-The models of all folds grow in parallel, one tree at a time. The number of trees of a fold is
-chosen by the validation rows of the other folds, never by its own, so that its score is not
-optimistic. The model of all rows has the number that is best over all folds. The libraries
-themselves stop each fold by its own rows (`lightgbm.cv` by all of them), so that its score is
-optimistic.
+The models of all folds grow together, one tree at a time. The validation rows of the other folds,
+never its own, determine a fold's number of trees, so that its score is not optimistic. The
+libraries' early stopping uses the fold's own rows (`lightgbm.cv` all of them). The final model has
+the number of trees that is best over all folds.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from numpy.typing import NDArray
 from ml.automl.models.estimators import Fitted, Numbers, Settings
 from ml.toolkit.training.boosting import threads
 
-# The most trees, and the number without early stopping (LightGBM's and XGBoost's own default).
+# Maximum number of trees, and number without early stopping (LightGBM's and XGBoost's default).
 MOST, USUAL = 1_500, 100
-# Early stopping after so many trees without an improvement, for few rows and for many: a metric of
-# few rows is noisy (AutoGluon 1.x: 300 below 10,000 rows, above in inverse proportion to the rows).
+# Patience of early stopping, in trees: PATIENCE up to MANY_ROWS rows, since metrics of few rows are
+# noisy; above, in inverse proportion to the rows (as in AutoGluon 1.x), at least IMPATIENCE.
 PATIENCE, IMPATIENCE, MANY_ROWS = 300, 20, 10_000
-# The fewest trees times their learning rate: about exp(-LEAST) of the residual is left then. An AUC
-# may be best after one tree, whose scores are still near the share of the class.
+# Minimum number of trees times learning rate; about exp(-LEAST) of the residual remains. The AUC
+# may be best after one tree, when all scores are still close to the class's share.
 LEAST = 2.0
 # LightGBM's default learning rate, for settings without one.
 RATE = 0.1
-# The rows that LightGBM computes its bins from (its default is 200,000, in double precision).
+# Rows from which LightGBM computes its bins (default: 200,000, which need more memory).
 BINNED = 50_000
-# The metric of a search by LightGBM's and XGBoost's names. The loss stands in for other metrics,
-# which are step functions or are missing in the libraries.
+# Metric of a search → LightGBM's and XGBoost's name. For other metrics, which are step functions or
+# are missing in the libraries, early stopping uses the loss.
 _METRICS = {
     "AUC_weighted": ("auc", "auc"),
     "average_precision_score_weighted": ("average_precision", "aucpr"),
@@ -48,33 +47,33 @@ class FittedTrees(Fitted, Protocol):
 
     @property
     def rounds(self) -> int:
-        """The number of boosting rounds."""
+        """Return the number of boosting rounds."""
         ...
 
 
 class Growing(Protocol):
-    """Boosted trees of one fold with its validation rows."""
+    """Boosted trees of one fold that grow step by step, with the fold's validation rows."""
 
     def add(self) -> float:
-        """Add a tree for each class; return the metric of the validation rows, higher is better."""
+        """Add a boosting round; return the metric of the validation rows, higher is better."""
         ...
 
     def cut(self, trees: int) -> Fitted:
-        """Return the model of the first trees."""
+        """Return the model of the first `trees` boosting rounds."""
         ...
 
 
-# Takes the training rows, the validation rows, the metric of the search, settings and a seed.
+# Starts a fold: (training rows, validation rows, metric of the search, settings, seed).
 Grow = Callable[[Numbers, Numbers, str, Settings, int], Growing]
 
 
 def patience(rows: int) -> int:
-    """Return the patience of early stopping for this many training rows."""
+    """Return the patience of early stopping, in trees, for a number of training rows."""
     return max(IMPATIENCE, PATIENCE * MANY_ROWS // max(MANY_ROWS, rows))
 
 
 def fewest(rate: float) -> int:
-    """Return the fewest trees for this learning rate."""
+    """Return the minimum number of trees for a learning rate."""
     return math.ceil(LEAST / rate)
 
 
@@ -85,24 +84,24 @@ def grow(
     seconds: float = math.inf,
     fewest: int = 1,
 ) -> tuple[Sequence[int], int]:
-    """Add trees to all folds with early stopping.
+    """Add trees to all folds with early stopping; return the best number of trees.
 
-    Returns for each fold the number of trees that is best for the other folds (for a single fold,
-    for its own rows), and the number that is best for all; neither is below `fewest`. No tree
-    is added after `seconds`.
+    The first result has each fold's number, which is best for the other folds (with a single fold,
+    for itself); the second is best over all folds. Both are at least `fewest`, unless `most` or the
+    time limit in `seconds` ends earlier.
     """
     until, count = time.monotonic() + seconds, len(folds)
-    # An entry for each fold, and the last one for all folds.
+    # One entry for each fold, and a last one for all folds together.
     best, rounds = np.full(count + 1, -np.inf), np.full(count + 1, fewest)
     is_open = np.ones(count + 1, dtype=bool)
     for number in range(1, most + 1):
-        # A metric may not be defined on the rows of a fold.
+        # A metric that is undefined on a fold's rows counts as 0.
         values = np.nan_to_num([fold.add() for fold in folds])
         others = (values.sum() - values) / (count - 1) if count > 1 else values
         of_this = np.append(others, values.mean())
         is_better = is_open & (of_this > best) & (number >= fewest)
         best, rounds = np.where(is_better, of_this, best), np.where(is_better, number, rounds)
-        # A fold that has stopped stays stopped while others go on.
+        # The number of a fold that has stopped does not change while others continue.
         is_open &= number - rounds < patience
         if not is_open.any() or time.monotonic() > until:
             break
@@ -113,7 +112,7 @@ def grow(
 def _parameters(
     data: Numbers, settings: Settings, metric: str, library: int, **extra: Any
 ) -> dict[str, Any]:
-    """Return a library's parameters, with its name of the metric, without the number of trees."""
+    """Return the library's parameters (0: LightGBM, 1: XGBoost), without the number of trees."""
     names = None if data.task == "multiclass" else _METRICS.get(metric)
     named = {("metric", "eval_metric")[library]: names[library]} if names else {}
     classes = {"num_class": data.classes} if data.task == "multiclass" else {}
@@ -124,13 +123,13 @@ def _parameters(
 def _lightgbm_rows(
     data: Numbers, settings: Settings, seed: int, metric: str
 ) -> tuple[dict[str, Any], Any]:
-    """Return LightGBM's parameters, and its binned data set."""
+    """Return LightGBM's parameters and binned data set."""
     import lightgbm
 
     extra: dict[str, Any] = {
         **{"objective": data.task, "num_threads": threads(), "verbosity": -1, "bagging_freq": 1},
         **{"seed": seed, "deterministic": True, "force_row_wise": True},
-        # With few rows, the default minimum of a bin would exclude most columns.
+        # With few rows, LightGBM's default of 3 would exclude most columns.
         "min_data_in_bin": 1 if len(data.labels) < 200 else 3,
         "bin_construct_sample_cnt": BINNED,
     }
@@ -148,7 +147,7 @@ def _lightgbm_rows(
 def fit_lightgbm(
     data: Numbers, settings: Settings, seed: int, seconds: float = math.inf
 ) -> FittedTrees:
-    """Fit `n_estimators` trees, without early stopping, but none after so many seconds."""
+    """Fit `n_estimators` trees without early stopping; add none after `seconds`."""
     import lightgbm
 
     until = time.monotonic() + seconds
@@ -158,7 +157,7 @@ def fit_lightgbm(
             raise lightgbm.EarlyStopException(round.iteration, [])
 
     parameters, rows = _lightgbm_rows(data, settings, seed, "")
-    del data  # LightGBM has bins now: the numbers are freed where the caller keeps none
+    del data  # free the numbers: LightGBM has its bins
     rounds = int(settings.get("n_estimators", USUAL))
     return _Booster(lightgbm.train(parameters, rows, rounds, callbacks=[stop]))
 
@@ -166,7 +165,7 @@ def fit_lightgbm(
 def grow_lightgbm(
     data: Numbers, early_stopping: Numbers, metric: str, settings: Settings, seed: int
 ) -> Growing:
-    """See `Grow`."""
+    """Start the trees of a fold; see `Grow`."""
     import lightgbm
 
     parameters, rows = _lightgbm_rows(data, settings, seed, metric)
@@ -194,7 +193,7 @@ class _Booster:
         return float(value if is_higher else -value)
 
     def cut(self, trees: int) -> Fitted:
-        self.booster.best_iteration = trees  # what it predicts and writes
+        self.booster.best_iteration = trees  # LightGBM predicts with these trees and saves them
         return _Booster(self.booster.free_dataset())
 
     def predict(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -224,7 +223,7 @@ def _xgboost_rows(
 ) -> Any:
     import xgboost
 
-    # A letter a column: a code, or a number.
+    # "c" for columns with category codes, "q" for numbers.
     kinds = ["c" if column in {*categorical} else "q" for column in range(table.shape[1])]
     return xgboost.DMatrix(
         table, labels, weight=weights, feature_types=kinds, enable_categorical=True
@@ -234,7 +233,7 @@ def _xgboost_rows(
 def fit_xgboost(
     data: Numbers, settings: Settings, seed: int, seconds: float = math.inf
 ) -> FittedTrees:
-    """Fit `n_estimators` trees, without early stopping, but none after so many seconds."""
+    """Fit `n_estimators` trees without early stopping; add none after `seconds`."""
     import xgboost
 
     until = time.monotonic() + seconds
@@ -253,7 +252,7 @@ def fit_xgboost(
 def grow_xgboost(
     data: Numbers, early_stopping: Numbers, metric: str, settings: Settings, seed: int
 ) -> Growing:
-    """See `Grow`."""
+    """Start the trees of a fold; see `Grow`."""
     import xgboost
 
     parameters = _xgboost_parameters(data, settings, seed, metric)
@@ -297,7 +296,7 @@ class _GrowingXgboost(_Xgboost):
 
     def add(self) -> float:
         self.booster.update(self.rows, self.booster.num_boosted_rounds())
-        # "[0]\teval-auc:0.83712"
+        # The result has the form "[0]\teval-auc:0.83712".
         return self.sign * float(self.booster.eval(self.validation).rpartition(":")[2])
 
     def cut(self, trees: int) -> Fitted:

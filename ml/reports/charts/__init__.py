@@ -1,1 +1,1 @@
-"""Inline SVG charts: data in, markup out."""
+"""Draw charts as inline SVG."""

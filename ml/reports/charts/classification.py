@@ -1,4 +1,4 @@
-"""Charts of a classifier, from its predictions: curves over its thresholds, calibration, errors."""
+"""Chart a classifier's predictions: ROC, precision and recall, calibration, confusion matrix."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ml.reports.charts import svg
 from ml.reports.charts.scales import axis, short_names
 from ml.reports.formatting import count, number
 
-# The most points of a curve.
+# Maximum points of a curve.
 POINTS = 200
-# Predictions are grouped into so many ranges of probability of equal width.
+# Number of bins of equal width for the predicted probability.
 BINS = 10
-# The share of "1" among fewer predictions is chance.
+# A bin with fewer predictions is not drawn: its share of label 1 is mostly noise.
 FEWEST = 10
-# The most classes with curves of their own: page.css has as many colours.
+# Maximum classes with their own curves: page.css has as many colours.
 CURVES = 6
-# The most classes in the table of errors, and the most custom metrics in a cell of it.
+# Maximum classes in the confusion matrix, and maximum custom metrics in its cells.
 CONFUSED, SUMS = 12, 2
 _DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
 _ROC = "ROC", "false positive rate", "true positive rate"
@@ -41,23 +41,23 @@ class Series:
 
     colour: str  # a colour variable of page.css, such as `ours`
     points: Points
-    tooltips: Sequence[str] = ()  # one per point, which is then drawn as a dot
-    is_line: bool = True  # False: dots alone
+    tooltips: Sequence[str] = ()  # one per point; points with a tooltip are drawn as dots
+    is_line: bool = True  # False: dots only
     meaning: str = ""  # text in the legend; "" for no entry
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Rates of binary predictions with both labels at each distinct score, highest first."""
+    """Rates of binary predictions at each distinct score as the threshold, highest score first."""
 
     recall: Values
     false_rate: Values  # false positive rate
     precision: Values
-    share: Values  # of rows predicted "1"
+    share: Values  # share of rows predicted "1"
 
 
 def thresholds(scored: ScoredRows) -> Thresholds:
-    """Return the rates of binary predictions at every threshold."""
+    """Return the rates at every threshold; both labels must occur."""
     ((ones,), (every,)) = Draws(scored, np.ones((1, len(scored)))).from_the_top
     zeros = every - ones
     return Thresholds(ones / ones[-1], zeros / zeros[-1], ones / every, every / every[-1])
@@ -113,10 +113,10 @@ def classifier_charts(scored: ScoredRows) -> list[Markup]:
 
 
 def class_charts(scored: ScoredRows, probabilities: Mapping[str, Values]) -> list[Markup]:
-    """Return one-against-rest charts of each class, and the confusion matrix.
+    """Return the one-vs-rest charts and the confusion matrix of a multiclass classifier.
 
-    They are curves of the most frequent classes if predictions.csv has the probability of each,
-    else a dot per class at the predicted labels. [] if only one label occurs.
+    `probabilities` maps classes to the rows' probabilities. With them, the charts have curves of
+    the most frequent classes, else one dot per class. Returns [] if only one label occurs.
     """
     if len({*scored.expected.tolist()}) < 2:
         return []
@@ -155,7 +155,7 @@ def _class_dots(scored: ScoredRows) -> list[Markup]:
     tables = multilabel_confusion_matrix(scored.expected, scored.predicted, labels=labels)
     right_no, false, missed, hits = tables.reshape(-1, 4).T
     false_rate, recall = false / (false + right_no), hits / (hits + missed)
-    # The precision of a class that is never predicted is 0.
+    # A class that is never predicted gets precision 0 instead of a division by zero.
     precision = hits / np.maximum(1, hits + false)
     words = [
         f"{label}: recall {number(its)}, precision {number(exact)}, false positive rate "
@@ -172,7 +172,7 @@ def _class_dots(scored: ScoredRows) -> list[Markup]:
 
 
 def confusion(scored: ScoredRows, note: str = "") -> Markup:
-    """Draw the confusion matrix; cells also show sums of custom metrics, such as a cost."""
+    """Draw the confusion matrix; cells also show the sums of custom metrics, such as a cost."""
     every = Counter([*scored.expected.tolist(), *scored.predicted.tolist()])
     labels = sorted(label for label, _ in every.most_common(CONFUSED))
     sums = [name for name, values in scored.custom.items() if values.shape[1] == 1][:SUMS]
@@ -213,7 +213,7 @@ def confusion(scored: ScoredRows, note: str = "") -> Markup:
 
 
 def _threshold(scored: ScoredRows) -> str:
-    """Return a sentence on the threshold from which label 1 was predicted."""
+    """Return a sentence that states the lowest score predicted as label 1."""
     ones = scored.predicted == "1"
     lowest = scored.score[ones].min(initial=np.inf)
     if scored.score[~ones].max(initial=-np.inf) >= lowest:
@@ -222,13 +222,13 @@ def _threshold(scored: ScoredRows) -> str:
 
 
 def _points(x: Values, y: Values, start: bool = False) -> Points:
-    """Return the points of a curve, thinned; from 0 on both axes where it starts there."""
+    """Return the points of a curve, downsampled to POINTS; with `start`, (0, 0) comes first."""
     chosen = svg.evenly(range(len(x)), POINTS - start)
     return [*_DIAGONAL[:start], *zip(x[chosen].tolist(), y[chosen].tolist(), strict=True)]
 
 
 def calibration(scored: ScoredRows) -> list[tuple[float, float, int]]:
-    """(mean predicted probability, share of label 1, predictions) of each range that has some."""
+    """Return (mean probability, share of label 1, number of predictions) of each non-empty bin."""
     of_bin = np.minimum((scored.score * BINS).astype(int), BINS - 1)
     return [
         (float(scored.score[rows].mean()), float(scored.ones[rows].mean()), int(rows.sum()))
@@ -252,7 +252,10 @@ def _chart(
     caption: str,
     most: float = 1.0,
 ) -> Markup:
-    """Return the series over a grey reference, from 0 to 1 and to `most`."""
+    """Draw the series and a grey reference line; x is from 0 to 1, y from 0 to `most`.
+
+    `across` and `up` are the titles of the x and the y axis.
+    """
     x = alt.X("x:Q", title=across, **axis(0, 1))
     y = alt.Y("y:Q", title=up, **axis(0, most))
     layers = [_line(reference, "baseline").encode(x, y)]
@@ -270,6 +273,6 @@ def _chart(
 
 
 def _line(points: Points, colour: str) -> alt.Chart:
-    # In the order of the thresholds: where one rate stays, the line is upright.
+    # Connect the points in the order of the thresholds, not by x, so that steps stay vertical.
     rows = svg.rows({"x": x, "y": y, "at": index} for index, (x, y) in enumerate(points))
     return rows.mark_line(color=f"var(--{colour})").encode(order="at:Q")

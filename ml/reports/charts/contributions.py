@@ -1,4 +1,4 @@
-"""Chart the SHAP values: over all explained rows, by feature values, and for single rows."""
+"""Chart SHAP values: of all explained rows, by the values of a feature, and of single rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ml.reports.charts import svg
 from ml.reports.charts.scales import axis, short_names
 from ml.reports.formatting import number, shorten, signed
 
-# The most features in the summary, features with a dependence chart, and features of one row.
+# Maximum features in the summary, with a dependence chart, and in the chart of one row.
 FEATURES, DEPENDENCES, OF_ROW = 12, 4, 8
-# The most rows with a dot, and the most categories on an axis.
+# Maximum rows drawn as dots, and maximum categories on an axis.
 ROWS, CATEGORIES = 150, 12
 _LEVELS = ("q1", "q2", "q3", "q4", "q5")
 _VALUES = {
@@ -29,7 +29,10 @@ _SIGNS = {"more": ("best", "raises the score"), "less": ("accent", "lowers it")}
 
 
 def contribution_charts(rows: ExplainedRows) -> list[Markup]:
-    """Return the summary, the dependence on the most important features, and single rows."""
+    """Return the summary chart, the dependence charts of the first features, and three rows'.
+
+    The rows are those with the highest, the median and the lowest score. [] without rows.
+    """
     if not len(rows.ids) or not len(rows.names):
         return []
     dependences = [
@@ -90,7 +93,7 @@ def summary(rows: ExplainedRows) -> Markup:
 
 
 def dependence(rows: ExplainedRows, place: int) -> Markup:
-    """Plot the SHAP values of one feature over its values, one dot for each row."""
+    """Plot the SHAP values of the feature with index `place` over its values, one dot per row."""
     name = rows.names[place]
     sample = svg.evenly(range(len(rows.ids)), ROWS)
     values, added = rows.values[sample, place], rows.added[sample, place]
@@ -102,7 +105,7 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
     ]
     caption = ""
     if name in rows.categories:
-        # The most frequent, in the order of what they add.
+        # The most frequent categories, ordered by their mean SHAP value.
         every, counts = np.unique(labels, return_counts=True)
         common = [str(cell) for cell in every[np.argsort(-counts, kind="stable")][:CATEGORIES]]
         means = {cell: float(added[np.array(labels) == cell].mean()) for cell in common}
@@ -186,7 +189,7 @@ def row(rows: ExplainedRows, index: int, word: str) -> Markup:
 
 
 def _range(values: NDArray[np.float64], has_zero: bool = True) -> tuple[float, float]:
-    """Return the axis range from the lowest to the highest value: readers look for outliers."""
+    """Return the axis range of all values, including outliers; `has_zero` adds zero."""
     every = np.append(values, 0.0) if has_zero or not len(values) else values
     low, high = float(every.min()), float(every.max())
     margin = 0.03 * (high - low) or 1.0
@@ -194,19 +197,19 @@ def _range(values: NDArray[np.float64], has_zero: bool = True) -> tuple[float, f
 
 
 def _levels(values: NDArray[np.float64], is_category: bool) -> list[str]:
-    """Return the fifth (quintile) of the values that each value lies in, as a colour level."""
+    """Return each value's colour: q1 to q5 by quintile, `stopped` for categories and missing."""
     is_finite = np.isfinite(values)
     if is_category or not is_finite.any():
         return ["stopped"] * len(values)
     ordered = np.sort(values[is_finite])
-    # Ties get their middle rank, so that a column of two values is the first and the last fifth.
+    # Tied values get their mean rank, so that two equally frequent values differ in colour.
     below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
     fifth = np.minimum((5 * below / (2 * len(ordered))).astype(int), 4)
     return [_LEVELS[index] if ok else "stopped" for index, ok in zip(fifth, is_finite, strict=True)]
 
 
 def _vertical_offsets(added: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the vertical offset of each dot, so that dots at the same value do not overlap."""
+    """Return vertical offsets that keep dots with nearly the same SHAP value from overlapping."""
     low, high = float(added.min()), float(added.max())
     of_bin = np.round((added - low) / ((high - low) or 1.0) * 60).astype(int)
     up = np.zeros(len(added))
@@ -218,7 +221,7 @@ def _vertical_offsets(added: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _shown(rows: ExplainedRows, place: int, value: float) -> str:
-    """Return a value as text: its category, its number, or "missing"."""
+    """Return a feature's value as text: the category, the number, or "missing"."""
     if not np.isfinite(value):
         return "missing"
     names: Sequence[str] = rows.categories.get(rows.names[place], ())

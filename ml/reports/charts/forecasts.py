@@ -1,4 +1,4 @@
-"""Charts of forecasts: the error by step, and the series with the largest errors."""
+"""Chart forecasts: the error by step, and the series with the largest errors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ml.reports.charts import svg
 from ml.reports.charts.scales import axis
 from ml.reports.formatting import number
 
-# The series with a chart of their own.
+# Number of series with a chart of their own.
 WORST = 4
 _WIDTH, _HEIGHT = 450, 260
 
 
 def forecast_charts(names: Sequence[str], data: Forecasts) -> list[Markup]:
-    """Return the chart of the error by step, then the worst forecast of each of the worst series.
+    """Return the chart of the error by step, and one for each of the WORST series.
 
-    `names` are the series of the forecasts.
+    A series' chart shows its worst forecast. `names` has the series of each forecast.
     """
     series, numbers = np.unique(names, return_inverse=True)
     errors = np.nanmean(data.scaled_errors, axis=1)
@@ -61,7 +61,7 @@ def _by_step(data: Forecasts) -> Markup:
 
 
 def _forecast(name: str, data: Forecasts, unit: int, caption: str) -> Markup:
-    """Plot a forecast with its interval and the actual values."""
+    """Plot the forecast in row `unit` of `data`, with its interval and the actual values."""
     present = ~np.isnan(data.value[unit])
     value, low, high, actual = (
         row[unit][present] for row in (data.value, data.low, data.high, data.actual)

@@ -1,7 +1,6 @@
-"""Draw a forest plot of paired differences, as text.
+"""Draw a forest plot of paired differences as text.
 
-GitHub strips inline SVG and data URIs from comments, and Mermaid's bars overlap: the text is
-used everywhere.
+GitHub strips inline SVG and data URIs from comments, and Mermaid's bars would overlap.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from dataclasses import dataclass
 from ml.core.markdown import plain, truncate
 from ml.reports.formatting import signed_short
 
-# Letters of a label and of the scale; the scale is odd, so that zero is in the middle.
+# Characters of a label and of the scale; the scale's number is odd, so that zero is in the middle.
 LABEL, SCALE = 28, 33
 
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A difference with its interval: three finite numbers, positive for a better candidate.
+    """A paired difference with its interval; positive if the candidate is better.
 
-    As text it is candidate minus champion.
+    As text, it is candidate minus champion.
     """
 
     label: str
     mean: float
     low: float
     high: float
-    sign: int = 1  # −1 if lower is better: as text, a better candidate is then below zero
+    sign: int = 1  # −1 if lower is better: the text then has the opposite sign
 
     def __str__(self) -> str:
         ends = sorted((self.sign * self.low, self.sign * self.high))
@@ -37,7 +36,7 @@ class ForestRow:
 
 
 def forest_row(label: str, mean: float, low: float, high: float, sign: int = 1) -> ForestRow | None:
-    """Return the row with positive values for a better candidate; None if it cannot be drawn."""
+    """Return the row for candidate minus champion; None if a number is infinite, NaN or huge."""
     if not all(math.isfinite(value) and abs(value) < 1e300 for value in (mean, low, high)):
         return None
     low, high = sorted((sign * low, sign * high))
@@ -45,7 +44,7 @@ def forest_row(label: str, mean: float, low: float, high: float, sign: int = 1) 
 
 
 def text_plot(rows: Sequence[ForestRow]) -> Iterator[str]:
-    """Yield a line per row: `├──●──┤` on a scale with zero in its middle, and the numbers."""
+    """Yield the plot's lines: the scale's title, then per row `├──●──┤` around zero and numbers."""
     if not rows:
         return
     reach, middle = _reach(rows), SCALE // 2
@@ -66,5 +65,5 @@ def text_plot(rows: Sequence[ForestRow]) -> Iterator[str]:
 
 
 def _reach(rows: Sequence[ForestRow]) -> float:
-    """Return how far the scale extends on both sides of zero."""
+    """Return the largest absolute end of an interval: the scale's limit on both sides of zero."""
     return max((max(abs(row.low), abs(row.high)) for row in rows), default=0.0) or 1.0

@@ -11,16 +11,16 @@ from ml.reports.charts import svg
 from ml.reports.formatting import number, shorten
 from ml.reports.markup import tag, tooltip
 
-# (class, value, low, high): a dot and the line of its interval.
+# (colour class, value, low, high): drawn as a dot and a line for the interval.
 Interval = tuple[str, float, float, float]
 
 
 def bars(
     title: str, shares: Sequence[tuple[str, float]], caption: str = "", weak: bool = False
 ) -> Markup:
-    """Plot one bar per name; shares are fractions of 1, and the largest has the longest bar.
+    """Plot one bar per (name, share); shares are fractions of 1.
 
-    `weak` shares are unreliable: they are drawn pale, and the caption gives the reason.
+    `weak` draws unreliable shares in a pale colour; the caption should give the reason.
     """
     rows = svg.rows(
         {
@@ -32,7 +32,7 @@ def bars(
         }
         for place, (name, share) in enumerate(shares)
     )
-    # Two names may be equal once shortened; they are still two bars.
+    # Place bars by index, since two names may be equal once shortened.
     y = alt.Y("place:O", axis=None)
     x = alt.X("size:Q", axis=None)
     names = rows.mark_text(align="right", dx=-8).encode(y, text="name:N", x=alt.value(0))
@@ -43,9 +43,9 @@ def bars(
 
 
 def intervals(rows: Sequence[Interval], low: float, high: float) -> Markup:
-    """Draw intervals on one scale, one below the other, for a table cell.
+    """Draw intervals for a table cell, one below the other, on a scale from `low` to `high`.
 
-    A page has hundreds of them with few lines each, so they are written as SVG directly.
+    The SVG is written without Altair, since a page has hundreds of these small charts.
     """
     width, height, span = 200.0, 26.0, (high - low) or 1.0
 

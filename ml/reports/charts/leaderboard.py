@@ -1,4 +1,4 @@
-"""Chart an AutoML job: the score of each trial with its spread over folds, by family."""
+"""Chart the best trials of an AutoML job: score, spread over folds, and model family."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ml.reports.charts.scales import axis, bounds
 from ml.reports.formatting import number
 from ml.reports.leaderboard import Leaderboard
 
-# Trials with a line, and families with a colour: page.css has as many.
+# Maximum trials drawn, and maximum colours of model families, which page.css defines.
 TRIALS, COLOURS = 20, 6
 
 
 def leaderboard_chart(board: Leaderboard) -> Markup:
-    """Plot a dot for each of the best trials, with a line of one spread to each side."""
+    """Plot a dot for each of the best trials, with an error bar of ± one spread."""
     entries = board.entries[:TRIALS]
     families = [*dict.fromkeys(entry.family for entry in entries)]
     colours = {name: f"class{min(index, COLOURS - 1) + 1}" for index, name in enumerate(families)}

@@ -1,4 +1,4 @@
-"""Choose the axis range of measurements, and the scale of a parameter's values."""
+"""Choose the axis ranges of metrics, and the scales of parameters."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any, TypeGuard
 
 from ml.reports.formatting import MAX_LETTERS, short, shorten
 
-# Up to this many distinct numbers are drawn as categories, like the values of a `choice`.
+# A parameter with at most this many distinct numbers is drawn like categories.
 CATEGORIES = 6
-# More labels than this on one axis are thinned.
+# Maximum labels on an axis of categories; of more, every second, third … is shown.
 LABELS = 12
-# A positive parameter gets a logarithmic axis if its range exceeds this ratio and half of its
-# values lie in this lowest share of it, which values of a uniform distribution do not.
+# A positive parameter gets a logarithmic axis if max / min exceeds the ratio, and the median lies
+# in this lowest share of the range, which is unlikely for a uniform distribution.
 _RATIO, _CROWDED = 50.0, 0.2
-# Numbers further from zero are not drawn: their differences would be infinite.
+# Larger absolute numbers are not drawn: their differences could be infinite.
 LARGEST = 1e300
 # The margin at either end of a linear scale, as a share of its range.
 _MARGIN = 0.04
-# Values more than this many interquartile ranges away from the quartiles are drawn at the edge.
+# Outliers: values this many interquartile ranges beyond a quartile are drawn at the edge.
 _OUTLIER = 4.0
-# Further from one than these, ticks are written as powers of ten.
+# Ticks of an axis with a smaller or larger maximum are in scientific notation.
 _SMALL, _LARGE = 1e-4, 1e7
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale and the axis of some values, as Vega's settings."""
+    """The scale and the axis for some values, as Vega settings."""
 
     scale: Mapping[str, Any]
     axis: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Scale:
 
 
 def scale_of(values: Sequence[object]) -> Scale:
-    """Return the scale that fits a parameter's values; None means no value."""
+    """Return the scale for a parameter's values: linear, logarithmic or categories; skip None."""
     by_text = {str(value): value for value in values if value is not None}
     numbers = {text: float(value) for text, value in by_text.items() if is_number(value)}
     if len(set(numbers.values())) > CATEGORIES and len(numbers) == len(by_text):
@@ -61,14 +61,14 @@ def scale_of(values: Sequence[object]) -> Scale:
 
 
 def scale_of_metric(values: Sequence[float]) -> Scale:
-    """Return the scale of measurements, without outliers."""
+    """Return the scale for a metric's values; outliers are at its ends."""
     low, high = bounds(values)
     shares = {str(value): min(1.0, max(0.0, (value - low) / (high - low))) for value in values}
     return Scale(**axis(low, high), shares=shares)
 
 
 def short_names(values: Sequence[object], letters: int = MAX_LETTERS) -> list[str]:
-    """Return the labels of an axis, shortened only if they stay distinct."""
+    """Return the values as axis labels, shortened to `letters` unless two would become equal."""
     names = [shorten(short(value), letters) for value in values]
     return names if len(set(names)) == len(names) else [*map(str, values)]
 
@@ -81,9 +81,10 @@ def axis(
     is_integer: bool = False,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Scale and axis of a channel with about `count` ticks; values beyond are drawn at the ends.
+    """Return the arguments `scale` and `axis` of an Altair channel with about `count` ticks.
 
-    `is_integer` values, such as steps, have no ticks between them.
+    Values beyond `low` and `high` are drawn at the ends. `is_integer` allows ticks only at whole
+    numbers, such as steps.
     """
     if is_integer and high - low <= count:
         ticks = [*range(math.ceil(low), math.floor(high) + 1)]
@@ -95,9 +96,9 @@ def axis(
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Return the range to draw of finite measurements, without outliers.
+    """Return the axis range of finite values, without outliers.
 
-    A diverged trial with a loss of a million must not flatten the others.
+    A diverged trial with a loss of a million would otherwise flatten all others.
     """
     ordered = sorted(values)
     low, high = (min(LARGEST, max(-LARGEST, end)) for end in (ordered[0], ordered[-1]))
@@ -111,7 +112,7 @@ def bounds(values: Sequence[float]) -> tuple[float, float]:
 
 
 def is_logarithmic(numbers: Sequence[float]) -> bool:
-    """Return whether the values were most likely sampled from a log-uniform distribution."""
+    """Return whether the values look like a sample of a log-uniform distribution."""
     low, high = min(numbers), max(numbers)
     if low <= 0 or high / low <= _RATIO:
         return False

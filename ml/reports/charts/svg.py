@@ -1,7 +1,7 @@
-"""Embed Altair charts as SVG: one theme, a title, a legend and a caption.
+"""Render Altair charts as inline SVG with a common theme, a title, a legend and a caption.
 
-The SVG of vl-convert is rebuilt element by element, so that none of its styles, references or
-scripts reaches the page. Colours are variables of page.css, for the dark mode.
+The SVG of vl-convert is rebuilt from allowed elements and attributes, so that no styles, references
+or scripts reach the page. Colours are variables of page.css, which also has a dark mode.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from markupsafe import Markup
 
 from ml.reports.markup import readable, square, tag, tooltip
 
-# A chart wider than this fills the page; both kinds shrink a little before they scroll.
+# A wider chart gets the CSS class `wide`, which fills the page.
 WIDE = 800
-# Kinds of marks → (colour, meaning), in the order of a legend.
+# Kind of mark → (colour, meaning), in the order of a legend.
 LEGENDS = {
     "best": ("best", "best trial"),
     "line": ("accent", "best so far"),
@@ -37,8 +37,8 @@ LEGENDS = {
     "metric": ("stopped", "best by the metric"),
     "score": ("best", "best by the score"),
 }
-# The allowed elements and attributes of a drawing. Without `style`, `class`, `id` and `href` it
-# cannot refer to anything, and only the page's style sets the fonts.
+# The allowed SVG elements and attributes. `style`, `class`, `id` and `href` are not among them, so
+# that a drawing refers to nothing and only the page sets the fonts.
 _ELEMENTS = frozenset({"g", "line", "path", "rect", "text", "tspan"})
 _ATTRIBUTES = frozenset(
     {
@@ -48,7 +48,7 @@ _ATTRIBUTES = frozenset(
     }
 )
 _DEFAULTS = {("transform", "translate(0,0)"), ("opacity", "1"), ("stroke-width", "1")}
-# A circle as Vega draws it; a page has thousands.
+# The path that Vega writes for a circle; a `circle` is shorter, and a page has thousands.
 _CIRCLE = re.compile(r"M([\d.]+),0A\1,\1,0,1,1,-\1,0A\1,\1,0,1,1,\1,0")
 _DECIMALS = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 _TRIAL = re.compile(r"trial (\d+):")
@@ -56,7 +56,7 @@ _QUIET, _INK, _LINE = (f"var(--{name})" for name in ("quiet", "ink", "line"))
 _THEME: dict[str, Any] = {
     "background": None,
     "view": {"stroke": None},
-    # The width and height of a chart are those of all of it.
+    # Width and height include the axes and titles.
     "autosize": {"type": "fit", "contains": "padding"},
     "padding": {"left": 12, "right": 12, "top": 5, "bottom": 5},
     "mark": {"aria": False},
@@ -73,7 +73,7 @@ _THEME: dict[str, Any] = {
         "titleFontWeight": 600,
     },
     "axisX": {"grid": False, "titleAnchor": "end"},
-    # The title of a vertical axis stands above it.
+    # Put the title of a vertical axis above it, horizontally.
     "axisY": {
         "domain": False,
         "ticks": False,
@@ -95,10 +95,10 @@ def figure(
     caption: str = "",
     legend: Iterable[str] | Mapping[str, tuple[str, str]] = (),
 ) -> Markup:
-    """Return the chart with its title and legend above and its caption below.
+    """Return an HTML figure: title, legend, the chart as SVG, caption.
 
-    `legend` lists the kinds of its marks; as a mapping it also gives their colours and meanings,
-    for kinds outside LEGENDS.
+    `legend` has the kinds of marks from LEGENDS, or maps other kinds to (colour, meaning). Width
+    and height are in pixels.
     """
     kinds = set(legend)
     meanings = legend if isinstance(legend, Mapping) else LEGENDS
@@ -118,12 +118,12 @@ def figure(
 
 
 def drawing(chart: alt.Chart | alt.LayerChart, title: str) -> Markup:
-    """Return the chart as an element without references, its texts as they are.
+    """Return the chart as an SVG element.
 
-    The description of a mark is its tooltip; one that begins with `trial 3:` links the mark with
-    the row of that trial.
+    A mark's description becomes its tooltip; if it begins with `trial 3:`, page.js links the mark
+    with that trial's table row.
     """
-    # Skip Altair's validation: it takes longer than the drawing, and this package makes all charts.
+    # Skip Altair's validation, which takes longer than the drawing: all charts are made here.
     spec = _readable(chart.to_dict(validate=False))
     drawn = vl_convert.vegalite_to_svg(spec, config=_THEME, allowed_base_urls=[])
     root = ElementTree.fromstring(drawn)
@@ -141,7 +141,10 @@ def drawing(chart: alt.Chart | alt.LayerChart, title: str) -> Markup:
 
 
 def _readable(spec: Any) -> Any:
-    """Return the specification with texts that are valid XML: others would crash vl-convert."""
+    """Return the Vega-Lite specification without characters that are invalid XML.
+
+    They would crash vl-convert.
+    """
     if isinstance(spec, dict):
         return {name: _readable(value) for name, value in spec.items()}
     if isinstance(spec, list):
@@ -150,7 +153,10 @@ def _readable(spec: Any) -> Any:
 
 
 def _allowed(node: ElementTree.Element) -> Markup:
-    """Return the element with allowed attributes only; unwrap groups without effect."""
+    """Return an SVG element as HTML with only allowed attributes and children; unwrap bare groups.
+
+    Returns "" if the element is not allowed.
+    """
     kind, attrib = node.tag.rpartition("}")[2], node.attrib
     if kind not in _ELEMENTS or attrib.get("class") in ("background", "foreground"):
         return Markup()
@@ -180,21 +186,24 @@ def _rounded(number: re.Match[str]) -> str:
 
 
 def rows(values: Iterable[Mapping[str, object]]) -> alt.Chart:
-    """Return a chart of rows; texts of a run are only values or titles in it, never field names."""
-    # As one text: Altair would copy each value of thousands of rows.
+    """Return an Altair chart with the rows as its data.
+
+    Field names must be constants: names from a run could be parsed as expressions.
+    """
+    # Pass the data as a JSON string: Altair would copy each value of thousands of rows.
     text = json.dumps(_readable([*values]), allow_nan=False)
     return alt.Chart(alt.Data(values=text, format=alt.JsonDataFormat(type="json")))
 
 
 def pointed(chart: alt.Chart) -> alt.Chart:
-    """Return the chart with the field `words` as the tooltip of its marks."""
+    """Use the field `words` as the tooltip of the chart's marks; return the chart."""
     chart = chart.encode(description="words:N")
     chart.mark["aria"] = True
     return chart
 
 
 def colour(kind: str) -> str:
-    """Return the colour of a kind of marks."""
+    """Return the CSS colour of a kind of mark in LEGENDS."""
     return f"var(--{LEGENDS[kind][0]})"
 
 

@@ -1,4 +1,4 @@
-"""Charts of a sweep's trials: history, parallel coordinates, learning curves, Pareto front."""
+"""Chart a sweep's trials: history, parallel coordinates, learning curves, Pareto front."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ml.reports.sweep import Sweep, Trial
 from ml.sweeps.objective import is_better
 
 WIDTH = 1090
-# Tooltips: the most parameters, letters of a name or value, letters of a reason, and the number of
-# trials beyond which a tooltip has no parameters.
+# Tooltips: maximum parameters, characters of a name or value, characters of a reason, and trials of
+# a sweep whose tooltips have parameters.
 TOOLTIP_NAMES, TOOLTIP_LETTERS, REASON_LETTERS, TOOLTIP_TRIALS = 12, 24, 160, 200
-# Parallel coordinates: the most axes and lines that can be told apart.
+# Parallel coordinates: maximum parameter axes and lines.
 AXES, LINES = 12, 300
-# Learning curves: the most curves of one chart, and the most values of one curve.
+# Learning curves: maximum curves of a chart and values of a curve.
 CURVES, CURVE_VALUES = 60, 100
-# The position, below an axis, of a line without a value on it: a share of the axis.
+# Where a line crosses an axis on which it has no value: below the axis, as a share of its length.
 NO_VALUE = -0.12
-# The terms of a selection that are drawn against quality, each with the label of its axis.
+# The terms of a selection's score that may be plotted against quality → title of the axis.
 TERMS = {
     "latency": "latency of a prediction, ms",
     "cost": "cost, node seconds",
     "stability": "spread over seeds",
 }
-# How kinds of trials are drawn, as marks and as lines, from the lowest to the one on top.
+# Kind of trial → settings of its marks, and of its lines; later kinds are drawn on top.
 MARKS: Mapping[str, Mapping[str, Any]] = {
     "failed": {"shape": "M-1,-1L1,1M1,-1L-1,1", "filled": False, "strokeWidth": 2, "size": 64},
     "stopped": {"shape": "triangle-down", "size": 64},
@@ -49,14 +49,14 @@ LINES_OF_KIND: Mapping[str, Mapping[str, Any]] = {
 
 
 def history(sweep: Sweep) -> Markup | None:
-    """Plot every trial by its outcome, and the best so far; None when no trial has a value."""
+    """Plot the trials' values in order, and the best so far; None if no trial has a value."""
     values = [trial.value for trial in sweep.trials if trial.value is not None]
     if not values:
         return None
     (low, high), last = bounds(values), len(sweep.trials) - 1
     x = alt.X("x:Q", title="trial", **axis(-0.5, last + 0.5, 12, is_integer=True, offset=36))
     y = alt.Y("y:Q", title=sweep.metric, **axis(low, high))
-    # Trials without a value are under the chart.
+    # Draw trials without a value below the chart.
     under = alt.value(alt.expr("height + 18"))
     layers = []
     if steps := _best_so_far(sweep):
@@ -92,10 +92,10 @@ def history(sweep: Sweep) -> Markup | None:
 
 
 def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Markup | None:
-    """Return a line per trial through its parameters to its value.
+    """Plot parallel coordinates: a line per trial through its parameters and its metric.
 
-    `first` are parameters by their importance: they come first, and stay when there are more than
-    AXES. None without a parameter that differs, a second trial, or a trial with a value.
+    `first` lists the important parameters, whose axes come first; parameters beyond AXES are left
+    out. Returns None if there are fewer than two trials, no values, or no differing parameters.
     """
     values = [trial.value for trial in sweep.trials if trial.value is not None]
     every = [*first, *(name for name in sweep.varied if name not in first)]
@@ -141,7 +141,7 @@ def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Markup | None:
 
 
 def _parameter_axis(name: str, scale: Scale, place: int, last: int) -> alt.Chart:
-    """Return the axis of a parameter at its place; the last axis is the metric's."""
+    """Return the vertical axis with index `place`; index `last` is the metric's axis."""
     tail, letter = 60.0, 8.2
     step = (WIDTH - 2 * tail) / last
     is_last = place == last
@@ -150,14 +150,13 @@ def _parameter_axis(name: str, scale: Scale, place: int, last: int) -> alt.Chart
         **scale.axis,
         "orient": "right",
         "offset": alt.expr(f"{place / last - 1} * width"),
-        # Over the lines.
-        "zindex": 1,
+        "zindex": 1,  # above the lines
         "labelColor": "var(--ink)",
         "grid": False,
         "domain": True,
         "ticks": True,
         "title": shorten(name, int(width / letter) - 1),
-        # The names of neighbours stand at two heights, so that long ones do not overlap.
+        # Alternate the height of the titles, so that long names do not overlap.
         "titleY": -32 if place % 2 else -14,
         "titleX": 0,
         "titleAlign": "right" if is_last else "center",
@@ -177,7 +176,7 @@ def _lines(
     points: Mapping[int, Sequence[tuple[float, float]]],
     *channels: alt.X | alt.Y,
 ) -> Iterator[alt.Chart]:
-    """Yield a line for each of the trials through its points, the best on top."""
+    """Yield a chart of the trials' lines for each kind of trial, the best last, on top."""
     style = styles(sweep)
     for kind, mark in LINES_OF_KIND.items():
         rows = [
@@ -193,7 +192,7 @@ def _lines(
 
 
 def learning(sweep: Sweep) -> Markup | None:
-    """Plot the trials' primary metric over the steps; None if no trial logged it twice."""
+    """Plot each trial's primary metric over its steps; None if no trial logged it twice."""
     trials = [trial for trial in sweep.trials if len(_finite(trial.curve)) > 1]
     if not trials:
         return None
@@ -224,7 +223,7 @@ def learning(sweep: Sweep) -> Markup | None:
 
 
 def single_curve(metric: str, curve: Curve) -> Markup | None:
-    """Plot one metric of one run; None when fewer than two of its values are finite."""
+    """Plot a metric of a run over its steps; None if it has fewer than two finite values."""
     finite = _finite(_by_step(curve))
     if len(finite) < 2:
         return None
@@ -246,7 +245,7 @@ def _curve_axes(metric: str, points: Sequence[tuple[float, float]]) -> tuple[alt
 
 
 def styles(sweep: Sweep) -> Mapping[int, str]:
-    """Return trial number → class: best, q5 (best fifth) … q1 of the ranked, stopped, failed."""
+    """Return trial number → kind: best, q5 (best fifth) … q1 if completed, stopped, or failed."""
     ranked = sweep.ranked
     style = {trial.number: f"q{5 - 5 * place // len(ranked)}" for place, trial in enumerate(ranked)}
     for trial in sweep.trials:
@@ -258,7 +257,7 @@ def styles(sweep: Sweep) -> Mapping[int, str]:
 
 
 def tooltip(sweep: Sweep, trial: Trial) -> str:
-    """Return the trial in up to three lines: value and outcome, parameters, origin."""
+    """Return a trial's tooltip: lines with value and outcome, parameters, and origin if known."""
     value = "no value" if trial.value is None else f"{short(sweep.metric)} {number(trial.value)}"
     parameters = ", ".join(
         "=".join(shorten(short(part), TOOLTIP_LETTERS) for part in (name, _value(trial, name)))
@@ -276,7 +275,7 @@ def tooltip(sweep: Sweep, trial: Trial) -> str:
 
 
 def _best_so_far(sweep: Sweep) -> list[tuple[float, float]]:
-    """Return (trial number, value) of each completed trial that was best so far, and the end."""
+    """Return (trial number, value) at each new best trial, and a last point to extend the line."""
     steps: list[tuple[float, float]] = []
     for trial in sweep.with_outcome("completed"):
         assert trial.value is not None
@@ -290,7 +289,7 @@ def _value(trial: Trial, name: str) -> object:
 
 
 def _sample(sweep: Sweep, trials: Sequence[Trial], most: int) -> list[Trial]:
-    """Return at most `most` trials in their order: the best ones (a fifth), and an even sample."""
+    """Return at most `most` trials in order: a fifth are the best ones, the rest evenly spaced."""
     if len(trials) <= most:
         return list(trials)
     numbers = {trial.number for trial in trials}
@@ -301,7 +300,7 @@ def _sample(sweep: Sweep, trials: Sequence[Trial], most: int) -> list[Trial]:
 
 
 def _by_step(curve: Curve) -> Curve:
-    """Return the curve by step, or by position if the script logged no steps."""
+    """Return the curve sorted by step, or with positions as steps if the script logged none."""
     if len({step for step, _ in curve}) > 1:
         return tuple(sorted(curve, key=lambda point: point[0]))
     return tuple((place, value) for place, (_, value) in enumerate(curve, 1))
@@ -316,7 +315,7 @@ def _thin(curve: Curve) -> Curve:
 
 
 def pareto(selection: Selection) -> Markup | None:
-    """Plot quality against the term with the most effect on the score; None with only quality."""
+    """Plot quality against the term that affects the score most; None without such a term."""
     term = _decisive_term(selection)
     trials = [trial for trial in selection.ranked if term and term not in trial.missing]
     if term is None or len(trials) < 2:
@@ -326,7 +325,7 @@ def pareto(selection: Selection) -> Markup | None:
     y = alt.Y("y:Q", title=selection.metric, **axis(*bounds(up)))
     legend = [_pareto_class(selection, trial) for trial in trials]
     layers = []
-    # The mark of a more important class is drawn later, and so on top.
+    # LEGENDS ends with the most important kinds, so these are drawn on top.
     for kind in (kind for kind in svg.LEGENDS if kind in legend):
         rows = svg.rows(
             {
@@ -348,7 +347,7 @@ def pareto(selection: Selection) -> Markup | None:
 
 
 def _decisive_term(selection: Selection) -> str | None:
-    """Return the term besides quality whose part of the score, else whose value, varies most."""
+    """Return the term, except quality, that varies most in its part of the score; None if none."""
     terms = [term for term in TERMS if term in selection.compared]
 
     def ranges(term: str) -> tuple[float, float]:
@@ -387,5 +386,5 @@ def _names(selection: Selection) -> Sequence[str]:
 
 def _term(trial: Ranked, term: str) -> float:
     value = trial.candidate.terms[term]
-    assert value is not None  # a missing term is in `missing`
+    assert value is not None  # callers skip the terms in `missing`
     return value

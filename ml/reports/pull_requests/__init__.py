@@ -1,1 +1,1 @@
-"""Write the comments, titles and bodies of pull requests, and of the issues about them."""
+"""Write pull-request comments, and the titles and bodies of pull requests and issues."""

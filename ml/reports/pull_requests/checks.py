@@ -1,9 +1,8 @@
 """Write the comment about the checks of a pull request: the verdict first, details collapsed.
 
-The verdict uses only GitHub's list of changed files and jobs, and main's code, which determines
-the jobs that these files require. All other content comes from documents that the pull request's
-own code wrote: it is shown as such and decides nothing. This module needs only the standard
-library.
+The verdict uses only trusted data: GitHub's lists of changed files and jobs, and main's code, which
+determines the jobs that these files require. The pull request's own code wrote everything else: the
+comment shows it but does not rely on it. This module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ from ml.reports.json_values import Value
 from ml.reports.pull_requests.comparison import fit, is_refused, sections, title
 
 MARKER = "<!-- ml-check -->"
-# The most characters of the whole comment and of one of its parts; GitHub refuses 65,537.
+# Maximum characters of the comment and of one of its parts; GitHub rejects more than 65,536.
 MAX_LENGTH, MAX_PART = 60_000, 14_000
-# The most rows of a table, failed jobs in the verdict, candidates, projects or stacks, and metrics
-# of a run that are shown.
+# Maximum rows of a table, failed jobs in the verdict, candidates, projects or stacks, and metrics
+# of a run.
 ROWS, FAILED, CANDIDATES, PROJECTS, METRICS = 20, 6, 4, 12, 6
-# The first of the `self_affecting_files` to be named; the most characters of their names and of the
-# others', and the folders in one that are told apart.
+# Maximum characters for the names of `self_affecting_files` in RULES, which come first, and of the
+# others; maximum depth of a folder to summarize.
 RULES_LENGTH, OTHERS_LENGTH, DEPTH = 8_000, 4_000, 8
 RULES = (
     *(".github/", ".ci/", "Makefile", "framework.mk", "policies/", "ml/repository/", "ml/reports/"),
-    # In a thin fork: the framework itself.
+    # In a thin fork, these files are the framework.
     *("requirements/framework.lock", "wheels/"),
 )
-# A diagram as infra/preview/diagram.py writes it: nodes, groups, arrows, and no directive.
+# The only Mermaid syntax that is shown: nodes, groups and arrows as in infra/preview/diagram.py,
+# without directives.
 _LABEL = r'"(?:[^"`<>\\\n]|<br/>)*"'
 _DIAGRAM = re.compile(
     rf"flowchart LR(?:\n *(?:subgraph g\d+\[{_LABEL}\]|n\d+\[{_LABEL}\]|end"
@@ -41,7 +41,7 @@ _DIAGRAM = re.compile(
 
 @dataclass(frozen=True)
 class Job:
-    """A job of the run: its conclusion, the steps that failed and those that succeeded."""
+    """A job of a workflow run, with the names of its failed and of its successful steps."""
 
     name: str
     conclusion: str
@@ -51,11 +51,11 @@ class Job:
 
 @dataclass(frozen=True)
 class PullRequestChange:
-    """The evaluation by main's code of the files that GitHub lists for a pull request."""
+    """What a pull request affects, according to main's code and GitHub's list of its files."""
 
-    documents: bool  # all changed files are documentation
-    needed: tuple[tuple[str, str], ...]  # (job, step): jobs that must succeed, each with this step
-    # Changed files by which it may influence its own checks.
+    documents: bool  # whether all changed files are documentation
+    needed: tuple[tuple[str, str], ...]  # (job, step): the job must succeed and run the step
+    # Changed files that may influence the checks of the pull request.
     self_affecting_files: tuple[str, ...] = ()
     projects: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class PullRequestChange:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the checks as GitHub reports it, and what the change needs."""
+    """A run of the checks as GitHub reports it, and the change that it checks."""
 
     id: int  # increases from run to run; 0 while the checks of `commit` are running
     commit: str
@@ -77,13 +77,13 @@ class Run:
 
     @property
     def passed(self) -> bool:
-        """True if the run, its aggregating job, and all jobs that the change needs succeeded."""
+        """Whether the run, the job `required`, and all jobs that the change needs succeeded."""
         required = [job.conclusion for job in self.jobs if job.name == self.required]
         return {*required} == {"success"} and self.conclusion == "success" and not self.missed
 
     @property
     def missed(self) -> tuple[tuple[str, str], ...]:
-        """Return the required (job, step) pairs that did not run; step "" means the whole job."""
+        """Return the needed (job, step) pairs that did not run; step "" means the whole job."""
         missed = []
         for name, step in self.change.needed if self.id else ():
             jobs = [job for job in self.jobs if job.name == name]
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def failed(self) -> tuple[Job, ...]:
-        """Return the failed jobs, without the one that aggregates the others."""
+        """Return the failed and unfinished jobs, except the job `required`."""
         fine = ("success", "skipped", "neutral")
         return tuple(
             job for job in self.jobs if job.conclusion not in fine and job.name != self.required
@@ -105,22 +105,22 @@ class Run:
 
 @dataclass(frozen=True)
 class Training:
-    """A run of train.yml, as GitHub and main's code state it."""
+    """A run of train.yml, as reported by GitHub and main's code."""
 
     id: int
-    commit: str  # that it trained
-    conclusion: str  # of the job that trained
+    commit: str  # the commit that was trained
+    conclusion: str  # conclusion of the training job
     url: str
 
 
 def state(run: Run, training: Training | None) -> str:
-    """Return the second line of the comment, a hidden marker: its commit and workflow run ids."""
+    """Return the comment's second line: an HTML comment with the commit and the ids of the runs."""
     trained = f" train: {training.id}" if training else ""
     return f"<!-- commit: {run.commit} run: {run.id}{trained} -->"
 
 
 def shown_runs(body: str) -> tuple[int, int]:
-    """Return the runs of the checks and of the training that a comment shows; 0 for none."""
+    """Return the ids of the checks run and the training run in a comment; 0 for none."""
     number = r"(\d{1,18})"
     line = rf"<!-- commit: [0-9a-f]+ run: {number}(?: train: {number})? -->"
     match = re.match(rf"{re.escape(MARKER)}\s*\n{line}", body)
@@ -134,11 +134,11 @@ def comment_of(
     repository: str = "",
     training: Training | None = None,
 ) -> str:
-    """Return the comment about a run, below MAX_LENGTH characters whatever the documents hold.
+    """Return the comment about a run, at most MAX_LENGTH characters for any documents.
 
-    `documents` by their names: smoke, infra, train; `unread` are sentences about those
-    that could not be read; `repository` is the address that commits are linked under. `training` is
-    the run that wrote the document `train`.
+    `documents` are the untrusted results by name (smoke, infra, train), `unread` sentences about
+    results that could not be read. `training` is the run that wrote the document `train`.
+    `repository` is the repository's URL, for links to commits.
     """
     values = {name: Value(document) for name, document in documents.items()}
     stacks, projects = run.change.stacks, run.change.projects
@@ -163,9 +163,9 @@ def comment_of(
 
 
 def _of_change(document: Value, key: str, names: Sequence[str]) -> list[Value]:
-    """Return the entries of a document, those about the change first.
+    """Return the entries of a document; those whose `key` is in `names` come first.
 
-    Only some entries are shown, and the document may be filled with others.
+    Only the first entries are shown, and an untrusted document may have many.
     """
     return sorted(document, key=lambda entry: entry[key].string not in names)
 
@@ -184,7 +184,7 @@ def _bounded(part: str) -> str:
 def _verdict(
     run: Run, infra: Sequence[Value], trained: Sequence[Value], training: Training | None
 ) -> str:
-    """Return one sentence that says whether the checks passed, and what did not."""
+    """Return a heading that states whether the checks passed, and everything that did not."""
     refused = [report["stack"].code() for report in infra if report["refused"]][:PROJECTS]
     compared = [entry["comparison"] for entry in trained]
     gates = [value["candidate"]["name"].text() for value in compared if is_refused(value)]
@@ -250,10 +250,10 @@ def _is_rule(file: str) -> bool:
 
 
 def _names(files: Sequence[str], length: int) -> list[str]:
-    """Return the names of all files in at most `length` characters; folders are folded to a count.
+    """Return the names of the files in at most `length` characters.
 
-    The folder with the most characters is folded first, as deep as possible: so filling a folder
-    hides files only there.
+    If there are too many, the files of the folder with the longest list are replaced by their
+    number, and so on. So many files in one folder cannot hide the files of others.
     """
     labels = {tuple(file.split("/")): (text(file, len(file)), 1) for file in sorted(files)}
     while sum(len(words) for words, _ in labels.values()) > length:
@@ -267,10 +267,10 @@ def _names(files: Sequence[str], length: int) -> list[str]:
 def _heaviest(
     labels: Mapping[tuple[str, ...], tuple[str, int]],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the largest folder and the names in it, to be folded into one entry.
+    """Return the folder with the most characters and its names, which become one entry.
 
-    It is a folder's own files, or all files below it if no subfolder has half of the characters. A
-    name that ends in "" is folded already.
+    The names are the files directly in a folder, or all files below it if no subfolder has half of
+    the characters. A name that ends in "" stands for files that already are one entry.
     """
     folder: tuple[str, ...] = ()
     names = [*labels]
@@ -293,7 +293,7 @@ def _heaviest(
 
 
 def _unreported(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
-    """Yield a sentence for each changed project or stack without a result in a run that passed."""
+    """If the run passed, yield a sentence on changed projects and on stacks without a result."""
     for kind, names, document, key in (
         ("project", run.change.projects, "smoke", "project"),
         ("stack", run.change.stacks, "infra", "stack"),
@@ -305,7 +305,7 @@ def _unreported(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
 
 
 def _trained(trained: Sequence[Value], training: Training, run: Run) -> Iterator[str]:
-    """Yield which commit was trained, and the projects whose training failed."""
+    """Yield paragraphs on the commit that was trained and on projects whose training failed."""
     yield (
         f"**Trained on Azure**: commit {code(training.commit[:12])}, "
         f"{link('the run', training.url)}. The pull request's own code trained, "
@@ -337,7 +337,7 @@ def _candidate(compared: Value, repository: str) -> str:
 
 
 def _smoke(runs: Sequence[Value]) -> str:
-    """Return the table of smoke runs, with their metrics except times."""
+    """Return the table of smoke runs with their metrics, except durations."""
     rows = []
     for run in runs[:PROJECTS]:
         metrics = [
@@ -391,7 +391,7 @@ def _counts(report: Value) -> str:
 
 
 def _infrastructure(report: Value) -> str:
-    """Return what blocks each environment as a list, followed by its changes, collapsed."""
+    """Return a stack's problems and violations as a list, and its changes as a collapsed table."""
     stack = report["stack"].text(40)
     lines = [f"- **{stack}**: {problem.text(400)}" for problem in [*report["problems"]][:ROWS]]
     lines += [
@@ -418,7 +418,7 @@ def _rows(change: Value) -> Iterator[list[str]]:
 
 
 def _diagrams(infra: Sequence[Value]) -> str:
-    """Return the diagrams of the first environment that changes."""
+    """Return the collapsed Mermaid diagrams of the first stack that changes; "" without any."""
     changed = next((report for report in infra if report["changes"]), None)
     if changed is None:
         return ""

@@ -1,7 +1,7 @@
 """Write the comment that compares a candidate with the champion: verdict, numbers, details.
 
-Its input is the JSON of `ml compare --json`, which may come from an untrusted job. An invisible
-marker on its first line names the model and environment.
+The input is the JSON of `ml compare --json`, which may come from an untrusted job. The comment's
+first line is an HTML comment that identifies the model and environment.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ml.reports.formatting import DIRECTIONS, count, number, sentence, signed_sh
 from ml.reports.json_values import Value
 
 LOCAL = "local"
-# GitHub refuses longer bodies: "Body is too long (maximum is 65536 characters)".
+# Maximum characters of a comment, below GitHub's limit of 65,536.
 MAX_LENGTH = 60_000
-# The most rows of one table, of the plot, notes, and names of missing fields.
+# Maximum rows of a table and of the plot, notes, and names of missing fields.
 ROWS, PLOT_ROWS, NOTES, MISSING = 24, 12, 12, 12
-# Letters of what a gate found.
+# Maximum characters of a gate's result.
 FINDING_LETTERS = 400
 SIGNS = {
     "pass": "✅",
@@ -36,21 +36,21 @@ OUTCOMES = {
     "approved": "✅ approved",
     "already-champion": "– already the champion",
 }
-# The verdict on a difference, after its interval.
+# Verdict of a paired difference → text.
 BETTER = {"better": "the candidate is better", "worse": "the champion is better"}
 
 
 def marker(model: str, environment: str) -> str:
-    """Return the first line of the comment about a model in an environment; it is not rendered."""
-    # An HTML comment may not contain two hyphens.
+    """Return the comment's first line: an HTML comment that names the model and environment."""
+    # An HTML comment must not contain two consecutive hyphens.
     key = re.sub(r"[^\w.]+", "-", f"{model} {environment}").strip("-")
     return f"<!-- ml-compare: {key} -->"
 
 
 def comment(document: Mapping[str, object], repository: str = "") -> str:
-    """Return the whole comment, its marker first, at most MAX_LENGTH characters.
+    """Return the comment, which begins with its marker, in at most MAX_LENGTH characters.
 
-    `repository` is the address that commits are linked under.
+    `repository` is the repository's URL, for links to commits.
     """
     compared = Value(document)
     first = marker(compared["model"].string[:80], compared["environment"].string[:80])
@@ -79,9 +79,9 @@ def sections(compared: Value, repository: str = "") -> Iterator[str]:
 
 
 def forest_rows(compared: Value) -> list[ForestRow]:
-    """Return the paired differences of the primary metric that can be drawn: splits, then slices.
+    """Return the plot's rows: the primary metric's paired differences on splits, then on slices.
 
-    Of more than PLOT_ROWS, the slices that lose least are left out.
+    Slices with the largest losses come first; rows beyond PLOT_ROWS are left out.
     """
     rows = [
         forest_row(row["place"].string, *difference, int(row["sign"].number or 0))
@@ -94,7 +94,7 @@ def forest_rows(compared: Value) -> list[ForestRow]:
 
 
 def difference_title(compared: Value) -> str:
-    """Return the title of the differences of the primary metric, with its better direction."""
+    """Return the plot's title: the primary metric, and whether higher or lower is better."""
     primary = compared["primary_metric"]
     rows = (row for row in compared["metrics"] if row["metric"].json == primary.json)
     which = next(map(_direction, rows), "").replace(";", ",")
@@ -107,7 +107,7 @@ def _direction(row: Value) -> str:
 
 
 def is_refused(compared: Value) -> bool:
-    """Return whether the document says that the gates reject the candidate."""
+    """Return whether the gates reject the candidate, according to the document."""
     return compared["decision"]["outcome"].json == "rejected"
 
 
@@ -159,7 +159,7 @@ def _plot(compared: Value) -> str:
 
 
 def _tables(compared: Value) -> Iterator[str]:
-    if compared["metrics"]:  # evidence that is not valid has none
+    if compared["metrics"]:  # invalid evidence has no metrics
         yield _rows(compared, [*compared["metrics"]], ("metric", "split"))
     if compared["slices"]:
         slices = sorted(compared["slices"], key=_loss)
@@ -182,7 +182,7 @@ def _rows(compared: Value, rows: Sequence[Value], names: Sequence[str]) -> str:
 
 
 def _loss(row: Value) -> float:
-    """Return the sort key of slices: the largest losses first, incomparable slices last."""
+    """Return the sort key of a slice: the largest losses come first, incomparable slices last."""
     mean = row["difference"]["mean"].number
     if mean is None or not math.isfinite(mean):
         return math.inf
@@ -206,7 +206,7 @@ def _difference(row: Value) -> str:
 
 
 def _gates(decision: Value) -> str:
-    """Return the gates that reject the candidate, followed by all others, collapsed."""
+    """Return a table of the gates that reject the candidate, and a collapsed one of the others."""
     blocking = [result["gate"].json for result in decision["blocking"]]
     results = [*decision["results"]][: 2 * ROWS]
     if not results:
@@ -220,7 +220,7 @@ def _gates(decision: Value) -> str:
 
 
 def _mark(result: Value) -> str:
-    """Return the verdict, `warn` of a gate that passes with warnings."""
+    """Return a gate's verdict; `warn` if it passes with warnings."""
     is_warned = result["verdict"].json == "pass" and result["warnings"]
     return "warn" if is_warned else result["verdict"].string
 
@@ -306,7 +306,7 @@ def _missing(compared: Value) -> str:
 
 
 def fit(parts: Sequence[str], limit: int = MAX_LENGTH) -> str:
-    """Return the parts that fit into one comment, with a note on how many were dropped."""
+    """Join the first parts that fit into `limit` characters, and note how many were dropped."""
     parts = [part for part in parts if part]
     for end in range(len(parts), 0, -1):
         dropped = len(parts) - end

@@ -1,6 +1,6 @@
-"""Write about a release: the job summary, the issue about a rollback, and its revert.
+"""Write the job summary of a release, the issue about a rollback, and the revert's pull request.
 
-Also write the texts of the template's update pull request. Needs only the standard library.
+Also writes the texts of a template update's pull request. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OUTCOMES = {
 
 
 def summary(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return the result of each project's release, as Markdown."""
+    """Return the results of the projects' releases as Markdown."""
     if not results:
         return "Nothing is declared."
     return "\n\n".join(_section(result) for result in results)
@@ -44,7 +44,7 @@ def _section(result: Mapping[str, Any]) -> str:
 
 
 def _figures(canary: Mapping[str, Any]) -> str:
-    """Return the requests of each version, and the statistics of each test of the canary."""
+    """Return tables of the canary's signals and of the requests and errors of each deployment."""
     signals = [
         [code(name), text(signal["sentence"]), text(signal["log_e_value"]), text(signal["limit"])]
         for name, signal in canary["signals"].items()
@@ -64,7 +64,7 @@ def _figures(canary: Mapping[str, Any]) -> str:
 
 
 def issue(result: Mapping[str, Any], pulls: str) -> tuple[str, str]:
-    """Return the title and the body of the issue about a rollback; `pulls` links the revert."""
+    """Return title and body of the issue about a rollback; `pulls` is the URL of the revert."""
     title = f"Rolled back: {result['project']} {result['version']} in {result['environment']}"
     body = (
         f"{_section(result)}\n\n{link('A pull request', pulls)} reverts the declaration. Until "
@@ -76,7 +76,7 @@ def issue(result: Mapping[str, Any], pulls: str) -> tuple[str, str]:
 
 
 def revert(result: Mapping[str, Any], commit: str) -> tuple[str, str]:
-    """Return the title and the body of the pull request against what a commit declared."""
+    """Return title and body of the pull request that reverts a commit's declaration."""
     title = f"Revert {result['project']} {result['version']} in {result['environment']}"
     body = (
         f"{_section(result)}\n\nThis reverts what {commit} declared for "
@@ -88,10 +88,9 @@ def revert(result: Mapping[str, Any], commit: str) -> tuple[str, str]:
 def update_request(
     before: str, after: str, conflicts: Mapping[str, str], left: Sequence[str]
 ) -> tuple[str, str]:
-    """Return the title and body of the update's pull request.
+    """Return title and body of the pull request that updates the template from one version.
 
-    `conflicts` has the reason for each file that needs a decision; `left` are files that stay
-    deleted.
+    `conflicts` maps files that need a decision to the reason; `left` are files that stay deleted.
     """
     lines = [f"The template's changes from {before} to {after}, merged with yours."]
     if conflicts:
@@ -113,7 +112,10 @@ def update_request(
 
 
 def replaced_update(newer: int, people: str) -> str:
-    """Return the comment on an old update pull request that has commits of people."""
+    """Return the comment on an older update's pull request, on which `people` have commits.
+
+    `newer` is the number of the newer pull request.
+    """
     return (
         f"A newer version of the template is in #{newer}, which does not have the commits of "
         f"{people}. Cherry-pick what it needs, then close this one."

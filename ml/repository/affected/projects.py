@@ -1,8 +1,8 @@
-"""What a change touches: projects, stacks, policies, environments, source packages and tests.
+"""Determine the projects, stacks, policies, environments, packages and tests a change affects.
 
-`python -m ml.repository.affected.projects` needs no package besides PyYAML: a workflow asks it
-before it installs anything else. Imports are followed, and so are the paths and the assets
-(`azureml:NAME:1`) that specs name. A file of which nothing is known is the framework's.
+`python -m ml.repository.affected.projects` needs no package besides PyYAML: a workflow runs it
+before it installs anything else. It follows imports, and the paths and assets (`azureml:NAME:1`)
+in specs. A changed file that nothing refers to counts as the framework's.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ PROJECTS, TESTS, WORKFLOWS = "ml/projects", "tests", ".github"
 ENVIRONMENTS = "ml/environments/"
 EVERY_PROJECT = f"{TESTS}/projects/test_every_project.py"
 SOURCES = ("ml", "infra", "policies")
-# Attempts at listing the files of a pull request while no commit is pushed.
+# Attempts to list the files of a pull request without a commit being pushed meanwhile.
 _LOOKS = 3
-# Files that no program reads. Texts inside a project are code (they may be data or prompts) except
-# its README, and so are texts beside a Dockerfile or a lock, which may be installed.
+# Documentation, which no program reads. Markdown in a subfolder of a project may be data or a
+# prompt, and Markdown beside a Dockerfile or a lock may be installed: those count as code.
 DOCUMENTS = ("*.md", "LICENSE")
 PICTURES = "docs/images/"
 NO_DOCUMENTS = (f"{PROJECTS}/*/*/*", f"{TESTS}/*", "ml/environments/*", "requirements/*")
-# Installed packages: stacks and the framework run with them. Jobs use only JOB_PACKAGES: a thin
-# fork's wheel evaluates the results of a node, which itself runs the fork's own files.
+# Files that pin the installed packages, which affect the stacks and the framework. Only
+# JOB_PACKAGES affect projects: nodes run the fork's own files, not the framework's wheel.
 JOB_PACKAGES = ("requirements/main.lock",)
 PACKAGES = (*JOB_PACKAGES, "pyproject.toml", "requirements/framework.lock")
 # The Pulumi program of the stacks, its settings and its costs.
 STACK_PARTS = ("infra/__main__.py", "infra/program/", "infra/settings/", "infra/cost/")
-# A project's own files, which can influence only that project's checks; gates.yml is not one.
+# A project's own files except gates.yml: they can influence only that project's checks.
 OWN = re.compile(rf"({PROJECTS}|{TESTS}/projects)/[^/]+/(?!gates\.yml$).+", re.S)
 BAD_NAME = "bad-name"
 # The most files that GitHub lists for a pull request.
 LISTED = 3000
-# Paths of the framework, except those of TEAM: a team's own settings, projects and their tests.
+# Paths of the framework, except those below TEAM, which a team owns.
 FRAMEWORK = (*(f"{source}/" for source in SOURCES), f"{TESTS}/", "benchmarks/", "requirements/")
 TEAM = (f"{PROJECTS}/", f"{TESTS}/projects/", ENVIRONMENTS)
 SETTINGS = ("infra/Pulumi*.yaml", "policies/*/*.yml", ".gitignore", ".amlignore")
 # Packages that the main job does not install → the make target that does.
 EXTRAS = {
-    "pytorch": "torch",  # conda's: pytorch-cpu
+    "pytorch": "torch",  # conda's name: pytorch-cpu
     "torch": "torch",
     "torchvision": "images",
 }
@@ -64,44 +64,43 @@ _PACKAGE = re.compile(r"[a-z]+\b")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 _WORD = re.compile(r"""[^\s'",\[\]{}()]+""")
 _ASSET = re.compile(r"azureml:([^:@/]+)")
-# Git's name of the tree without files.
+# Git's hash of the empty tree.
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _MODULE = re.compile(rf"(?:{'|'.join(SOURCES)})(?:\.\w+)+")
-# A module, or a function of one, as `importlib` and entry points take it.
+# A quoted module name, or `module:function`, as `importlib` and entry points accept it.
 _QUOTED = re.compile(rf"""["']({_MODULE.pattern})(?::[^"'\n]*)?["']""")
 
 
 @dataclass(frozen=True)
 class Affected:
-    """What a change affects; names are sorted."""
+    """Everything that a change affects; names are sorted."""
 
     base: str  # the revision, or `pull request N`
     files: int  # number of changed files
-    documents: bool  # all changed files are documentation
-    framework: bool  # the framework's tests must run
+    documents: bool  # whether all changed files are documentation
+    framework: bool  # whether the framework's tests must run
     projects: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
     source_packages: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()  # paths for pytest
-    # Make targets that install packages of the projects' environments that the main job lacks.
+    # Make targets to run: they install environments' packages that the main job does not.
     extras: tuple[str, ...] = ()
     # `project NAME`, `stack NAME` … or `framework` → a changed file that affects it.
     causes: Mapping[str, str] = field(default_factory=dict)
-    # Files by which a change may influence its own checks: all but documentation and a project's
-    # own.
+    # Changed files that may influence the checks themselves: all but documentation and OWN files.
     self_affecting_files: tuple[str, ...] = ()
 
 
 def affected(
     root: Path, base: str, ignore: Sequence[str] = (), *, include_reverted: bool = False
 ) -> Affected:
-    """Return what the changes of the work tree since the merge base with `base` affect.
+    """Return everything affected by the work tree's changes since the merge base with `base`.
 
     Files that match `ignore` count as unchanged. `include_reverted` adds changes that a later
-    commit reverted: they may have been applied meanwhile. Raises UserError for an unknown revision,
-    outside of git, and for a name that no command accepts.
+    commit reverted: they may have been deployed meanwhile. Raises UserError for an unknown
+    revision, outside of git, and for names that are unsafe in commands.
     """
     commit = _merge_base(root, base)
     words = ("--name-only", "--no-renames", "-z")
@@ -116,11 +115,11 @@ def affected(
 
 
 def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, str]:
-    """Return what a pull request affects in `root`, the tree it is merged into, and its commit.
+    """Return everything that a pull request affects, and the pull request's last commit.
 
-    A renamed file counts under both names. If GitHub lists fewer files than were changed,
-    everything is affected. Raises UserError as `affected`, if GitHub does not respond, and if
-    commits are pushed each time that the files are listed.
+    `root` is a checkout of its base branch. A renamed file counts under both names. If GitHub lists
+    fewer files than were changed, everything is affected. Raises UserError as `affected` does, if
+    GitHub does not respond, and if new commits are pushed during every attempt to list the files.
     """
     for _ in range(_LOOKS):
         pull = github.get(f"pulls/{number}")
@@ -148,7 +147,7 @@ def _affected(
     removed: frozenset[str],
     complete: bool = True,
 ) -> Affected:
-    """Return what these files affect; everything if the list is incomplete."""
+    """Return everything that the files affect; if `complete` is false, everything there is."""
     code = frozenset(file for file in files if not is_document(file))
     if complete and not code:
         return Affected(base, len(files), bool(files), False)
@@ -163,13 +162,13 @@ class _Change:
     root: Path
     commit: str  # the commit before the change
     files: frozenset[str]  # changed files except documentation
-    # Changed files that exist after the change, with documentation.
+    # Changed files that exist after the change, including documentation.
     there: frozenset[str] = frozenset()
-    # Changed files that are gone after the change, with documentation.
+    # Files that the change deletes, including documentation.
     removed: frozenset[str] = frozenset()
 
     def everything(self, base: str, count: int) -> Affected:
-        """Return everything as affected: more has changed than the listed files."""
+        """Return all projects and stacks as affected, since the list of files is incomplete."""
         cause = f"more than {count} files"
         projects, stacks = sorted(self.projects), sorted(self.stacks)
         return Affected(
@@ -229,11 +228,11 @@ class _Change:
         causes = {name: cause(name) for name in sorted(names)}
         return {name: file for name, file in causes.items() if file}
 
-    # Names, with those that the change removes: a removed stack is affected.
+    # Names before and after the change: a removed stack is affected, too.
 
     @cached_property
     def tree(self) -> frozenset[str]:
-        """Return every tracked or untracked, not ignored file that exists after the change."""
+        """Return the files that exist after the change, tracked or not, without ignored files."""
         words = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
         names = {name for name in git.run(self.root, *words).split("\0") if name}
         here = frozenset(name for name in names if os.path.lexists(self.root / name))
@@ -244,12 +243,12 @@ class _Change:
 
     @cached_property
     def projects(self) -> frozenset[str]:
-        """Return the folders under ml/projects after the change, without removed projects."""
+        """Return the names of the folders in ml/projects after the change."""
         return frozenset(_folders(PROJECTS, self.tree))
 
     @cached_property
     def stacks(self) -> frozenset[str]:
-        """Return the environments with a stack file before or after the change."""
+        """Return the names of the stacks that exist before or after the change."""
         files = (re.fullmatch(r"infra/Pulumi\.(.+)\.yaml", file) for file in self._under("infra/"))
         return frozenset(checked(match[1]) for match in files if match)
 
@@ -257,7 +256,7 @@ class _Change:
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """Return each Python file of the packages in SOURCES, with its text."""
+        """Return the path of each Python file of the packages in SOURCES → its text."""
         return {
             file: self._text(file)
             for file in self.tree
@@ -266,10 +265,11 @@ class _Change:
 
     @cached_property
     def affected_modules(self) -> dict[str, str]:
-        """Return each module that the change reaches → the changed file.
+        """Return each module affected by the change → the changed file that affects it.
 
-        A file that is no module counts for the modules of its folder, or else of a folder above;
-        a team's settings do not.
+        A module is affected if it changed or imports an affected module. A changed data file
+        affects the modules in its folder, or in the nearest parent folder with modules. SETTINGS
+        and files of TEAM affect none.
         """
         causes: dict[str, str] = {}
         for file in sorted(self.files):
@@ -313,7 +313,7 @@ class _Change:
 
     @cached_property
     def dependencies(self) -> dict[str, set[str]]:
-        """Return each project → the changed files that it contains or depends on."""
+        """Return the name of each project → the changed files that it contains or depends on."""
         return {name: set(self._reached(f"{PROJECTS}/{name}")) for name in self.projects}
 
     def _reached(self, project: str) -> Iterator[str]:
@@ -336,16 +336,16 @@ class _Change:
 
     @cached_property
     def folders(self) -> frozenset[str]:
-        """Return every folder with a file in it or below."""
+        """Return every folder that contains files, directly or in subfolders."""
         return frozenset(
             file[: slash.start()] for file in self.tree for slash in re.finditer("/", file)
         )
 
     def _named(self, file: str, project: str) -> set[str]:
-        """Return the paths and modules of the repository that a spec of a project names.
+        """Return the repository paths that a project's spec refers to; none for other files.
 
-        A folder above the project, such as the root in `code:`, is not followed: imports say which
-        of its modules are used, and `affected_modules` which of them the change reaches.
+        References are paths, modules, assets, and programs in `code:`. Parent folders of the
+        project, such as the root in `code:`, are skipped: `affected_modules` follows the imports.
         """
         names: set[str] = set()
         words = self._words(file) if _is_yaml(file) or file.endswith("/MLTable") else []
@@ -369,18 +369,18 @@ class _Change:
         return names
 
     def _words(self, file: str) -> list[str]:
-        """Return the keys and values of a spec, and their words.
+        """Return the keys and values of a spec, whole and split into words.
 
-        Both, since a path may contain spaces and commas.
+        Whole values are included since a path may contain spaces and commas.
         """
         values = _scalars(self._text(file))
         return [*values, *(word for value in values for word in _WORD.findall(value))]
 
     @cached_property
     def assets(self) -> dict[str, set[str]]:
-        """Return the name of each data set, environment, component and model → its specs.
+        """Return the name of each data set, environment, component and model → its spec files.
 
-        A changed spec also counts under its former name.
+        A changed spec is listed under its name before the change, too.
         """
         named: dict[str, set[str]] = {}
         for file in filter(_is_yaml, self.tree | self.files):
@@ -391,7 +391,7 @@ class _Change:
         return named
 
     def _extras(self, projects: Iterable[str]) -> set[str]:
-        """Return the make targets for extra packages of these projects' environments."""
+        """Return the make targets that install extra packages of the projects' environments."""
         specs = [file for name in projects for file in self._under(f"{PROJECTS}/{name}/")]
         words = {word for file in specs if _is_yaml(file) for word in self._words(file)}
         assets = {match[1] for word in words if (match := _ASSET.match(word))}
@@ -435,17 +435,17 @@ class _Change:
         return dict(sorted(source_packages.items()))
 
     def _is_framework(self, file: str) -> bool:
-        """Return whether a file is the framework's: not a team's, and not named by a project."""
+        """Return whether a changed file is the framework's, so that all of its tests must run."""
         if file.startswith((*TEAM, f"{WORKFLOWS}/", f"{TESTS}/github/")):
             return False
         if _matches(file, SETTINGS):
             return False
         named = any(file in files for files in self.dependencies.values())
-        # Some programs read files at the root, and in folders that begin with a dot, by name.
+        # Files at the root and in dot folders are read by name, so no import or spec shows it.
         return file.startswith((*FRAMEWORK, ".")) or "/" not in file or not named
 
     def _tests(self, projects: Iterable[str], policies: Iterable[str]) -> Iterator[str]:
-        """Yield the tests to run for a change that does not affect the framework."""
+        """Yield the pytest paths to run for a change that does not affect the framework."""
         folder = f"{TESTS}/projects"
         paths = {f"{folder}/{name}" for name in (*projects, *_folders(folder, self.files))}
         if projects:
@@ -461,11 +461,14 @@ class _Change:
     # Files.
 
     def _below(self, *folders: str) -> str:
-        """Return the first changed file in one of the folders; "" without one."""
+        """Return the first changed file in or below one of the folders; "" if there is none."""
         return min((file for file in self.files if file.startswith(folders)), default="")
 
     def _changed(self, *patterns: str, deep: bool = True) -> str:
-        """Return the first changed file that matches; unless `deep`, `*` does not cross folders."""
+        """Return the first changed file that matches a pattern; "" if there is none.
+
+        Unless `deep`, `*` does not match slashes.
+        """
         return next(
             (
                 file
@@ -486,11 +489,11 @@ class _Change:
         try:
             return git.run(self.root, "show", f"{self.commit}:{file}")
         except UserError:
-            return ""  # it is new
+            return ""  # the change adds the file
 
 
 def is_document(file: str) -> bool:
-    """Return whether the file is a document, which no program reads."""
+    """Return whether the file is documentation or a picture of it, which no program reads."""
     if _matches(file, (f"{PROJECTS}/*/*",)) and posixpath.basename(file) != "README.md":
         return False
     if file.startswith(PICTURES):
@@ -503,7 +506,7 @@ def _is_yaml(file: str) -> bool:
 
 
 def _scalars(text: str) -> list[str]:
-    """Return every key and value of a YAML file in order; the lines if it is not valid YAML."""
+    """Return every scalar key and value of a YAML text, in order; its lines if it is invalid."""
     try:
         events = [*yaml.parse(text, documents.LOADER)]
     except yaml.YAMLError:
@@ -512,7 +515,7 @@ def _scalars(text: str) -> list[str]:
 
 
 def _asset_name(text: str) -> str:
-    """Return the `name` of an asset's spec; "" without one."""
+    """Return the `name` in an asset's spec; "" if it has none."""
     try:
         return str(documents.parse(text, "").get("name") or "")
     except UserError:
@@ -524,7 +527,7 @@ def _matches(file: str, patterns: Iterable[str]) -> bool:
 
 
 def _is_at(file: str, path: str) -> bool:
-    """Return whether a file is at that path, or below it."""
+    """Return whether `file` is the path itself or below it."""
     return file == path or file.startswith(f"{path}/")
 
 
@@ -535,7 +538,7 @@ def _folders(parent: str, files: Iterable[str]) -> set[str]:
 
 
 def checked(name: str) -> str:
-    """Return the name of a folder or stack; raise UserError if it is unsafe in commands."""
+    """Return `name`, of a folder or stack, unchanged; raise UserError if unsafe in commands."""
     if not _NAME.fullmatch(name):
         actual = f"{name!r} is the name of a folder or a stack"
         hint = "rename it: commands and workflow matrices contain it"
@@ -544,15 +547,16 @@ def checked(name: str) -> str:
 
 
 def _imported(file: str, text: str) -> Iterator[str]:
-    """Yield the files that a module's imports may refer to, whether they exist or not.
+    """Yield the paths that a module's imports may refer to; not all of them exist.
 
-    Quoted dotted names count too, because `importlib` accepts them.
+    `file` is the module, `text` its source. Quoted module names count, since `importlib` accepts
+    them. Yields nothing if the text is not valid Python.
     """
     package = posixpath.dirname(file).split("/")
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
-        return  # its own checks report it
+        return  # ruff reports the syntax error
     for name in _QUOTED.findall(text):
         yield from _files_of(name)
     for node in ast.walk(tree):
@@ -568,9 +572,9 @@ def _imported(file: str, text: str) -> Iterator[str]:
 
 
 def _files_of(module: str) -> Iterator[str]:
-    """Yield the files of a module: `a.b` → `a/b.py`, `a/b/__init__.py`, `a/__init__.py`.
+    """Yield the possible paths of a module: `a.b` → `a/b.py`, `a/b/__init__.py`, `a/__init__.py`.
 
-    Parents are included since importing a module runs them.
+    Parent packages are included since importing a module runs them.
     """
     parts = module.split(".")
     if parts[0] in SOURCES:
@@ -579,7 +583,10 @@ def _files_of(module: str) -> Iterator[str]:
 
 
 def _merge_base(root: Path, base: str) -> str:
-    """Return the commit to compare with; the empty tree for the parent of the first commit."""
+    """Return the merge base of HEAD and `base`; the empty tree if HEAD is the first commit.
+
+    Raises UserError if `base` is unknown.
+    """
     resolved = git.commit(root, base)
     if resolved is None:
         if base in {"HEAD^", "HEAD^1", "HEAD~1"} and _is_first(root):
@@ -593,20 +600,20 @@ def _merge_base(root: Path, base: str) -> str:
     try:
         return git.run(root, "merge-base", "HEAD", resolved).strip()
     except UserError:
-        return resolved  # a shallow clone has the commit alone
+        return resolved  # a shallow clone lacks the commits between
 
 
 def _is_first(root: Path) -> bool:
     """Return whether HEAD has no parent, as in a repository just made from a template.
 
-    A parent that a shallow clone lacks counts.
+    In a shallow clone, a parent that was not fetched counts as a parent.
     """
     header = git.run(root, "cat-file", "commit", "HEAD").partition("\n\n")[0]
     return "\nparent " not in header
 
 
 def as_text(result: Affected) -> str:
-    """Return the affected names as lines, each with the file that is its cause."""
+    """Return the affected names as lines of text, each with the changed file that affects it."""
     head = f"{result.files} changed files against {result.base}"
     if not result.causes:
         return f"{head}: {'documents alone' if result.documents else 'nothing to check'}"
@@ -619,7 +626,7 @@ def as_text(result: Affected) -> str:
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """`python -m ml.repository.affected.projects`, which needs no package besides PyYAML."""
+    """Print everything that the changes affect, as text or JSON."""
     parser = argparse.ArgumentParser(prog="affected", description=(__doc__ or "").split("\n")[0])
     compared = parser.add_mutually_exclusive_group(required=True)
     compared.add_argument("--base", help="A revision, such as origin/main.")

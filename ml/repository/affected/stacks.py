@@ -1,4 +1,4 @@
-"""The stacks to deploy, in order.
+"""List the stacks to deploy, in deployment order.
 
 `python -m ml.repository.affected.stacks` needs no installed package besides PyYAML.
 """
@@ -20,20 +20,21 @@ from ml.core.errors import Exit, Problem, UserError, as_program
 from ml.repository.affected.projects import affected, checked
 from ml.repository.github.api import MAIN, GitHub, write_outputs
 
-# The job name in infra.yml that deploys a stack; GitHub lists one job for each in the matrix.
+# The name of the job in infra.yml that deploys a stack.
 DEPLOY = "deploy ({stack})"
 
 
-# The events that start a run on main. With other events, the run may be of a fork's branch `main`.
+# The events that start a run on main. A run of another event may be on a fork's branch `main`.
 EVENTS = ("push", "workflow_dispatch")
 
 
 def stacks(root: Path, since: str | Mapping[str, str] = "") -> list[str]:
-    """Return the stacks affected since a revision; `since` is one for all, or maps stacks to them.
+    """Return the stacks affected since a revision, in deployment order.
 
-    A stack comes after the one that it refers to; otherwise stacks are in release order (the gate
-    `order`), others last. Raises UserError as `affected` does, and for a reference to a stack that
-    makes no registry.
+    `since` is one revision for all stacks, or maps stacks to revisions; a stack without a revision
+    is always returned. A stack comes after the stack that it refers to, else in the release order
+    of the gate `order`. Raises UserError as `affected` does, and for a reference to a stack that
+    creates no registry.
     """
     names = [checked(name) for name in files.ordered(root)]
     starts = dict.fromkeys(names, since) if isinstance(since, str) else since
@@ -52,11 +53,11 @@ def environments(root: Path) -> list[str]:
 
 
 def deployed(github: GitHub, root: Path, workflow: str) -> str:
-    """Return the commit of main whose run of the workflow last succeeded; "" without one.
+    """Return the commit of the workflow's last successful run on main; "" if none succeeded.
 
-    Later commits may not be deployed: their run may have failed, been rejected by a reviewer, or
-    been replaced in the queue by a newer one. `root` is a clone of all branches: GitHub also lists
-    the runs of a tag named main, whose commit may contain a different workflow.
+    The runs of later commits failed, were rejected by a reviewer, or were replaced in the queue.
+    `root` must be a clone of all branches, since GitHub also lists the runs of a tag named main,
+    whose commit may contain a different workflow.
     """
     runs = _runs(github, root, workflow, status="success")
     return next((str(run["head_sha"]) for run in runs), "")
@@ -65,9 +66,9 @@ def deployed(github: GitHub, root: Path, workflow: str) -> str:
 def deployed_stacks(
     github: GitHub, root: Path, workflow: str, names: Sequence[str]
 ) -> Mapping[str, str]:
-    """Return the commit at which each stack was last deployed, without stacks that never were.
+    """Return each stack → the commit at which it was last deployed; omit stacks never deployed.
 
-    A successful run has deployed all pending stacks; a failed one may have deployed some.
+    A successful run has deployed all pending stacks; a failed run may have deployed some.
     """
     commits: dict[str, str] = {}
     for run in _runs(github, root, workflow):
@@ -92,13 +93,13 @@ def _runs(github: GitHub, root: Path, workflow: str, **query: str) -> Iterator[M
 
 
 def is_on_main(root: Path, run: Mapping[str, Any]) -> bool:
-    """Return whether a workflow run is on a commit of main, by a clone of all branches."""
+    """Return whether a workflow run's commit is on main; `root` is a clone of all branches."""
     words = ("merge-base", "--is-ancestor", str(run["head_sha"]), f"refs/remotes/origin/{MAIN}")
     return run["head_branch"] == MAIN and git.ask(root, *words) is not None
 
 
 def _results(github: GitHub, run: object) -> Mapping[str, str]:
-    """Return the conclusion of each stack's deploy job in a run."""
+    """Return each stack of a run → the conclusion of its deploy job."""
     prefix, suffix = DEPLOY.split("{stack}")
     jobs = github.pages(f"actions/runs/{run}/jobs", "jobs", filter="latest")
     return {
@@ -111,9 +112,9 @@ def _results(github: GitHub, run: object) -> Mapping[str, str]:
 def check_needed(
     github: GitHub, root: Path, stack: str, run: str, deploying: Sequence[str]
 ) -> None:
-    """Raise UserError if this run has not yet deployed the stack that `stack` refers to.
+    """Raise UserError if `stack` refers to a stack that this run has yet to deploy successfully.
 
-    Only a stack that the run is `deploying` is checked.
+    `deploying` has the stacks that the run deploys; references to other stacks are not checked.
     """
     needed = files.needed(files.read(root / files.FOLDER), stack)
     if needed not in deploying:

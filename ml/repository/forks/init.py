@@ -1,10 +1,10 @@
 """`make init`: turn a clone of the template into a team's own repository.
 
-A thin fork keeps the files that a team edits and those that travel to a node; the framework comes
-as one wheel, locked by its hash. FULL=1 keeps the source. Names, regions and owners are written
-into the files that hold them, so that running it again with one variable changes that value.
-Missing values are prompted for on a terminal, and are an error elsewhere. No placeholder of the
-template is left.
+A thin fork keeps the files that a team edits and those that jobs need on a node. It installs the
+framework as one wheel, locked by its hash. FULL=1 keeps the framework's source instead. `make init`
+writes names, regions and owners into stack files, limits.yml, gates.yml and CODEOWNERS; rerun it
+with one variable to change that value. On a terminal it prompts for missing values; elsewhere they
+are an error. No placeholder of the template remains.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ HEAD_OF_ANSWERS = (
     "# Written by make init and make update: the template and the version merged last.\n"
 )
 WHEELS = Path("wheels")
-# Files that a thin fork starts with and then owns.
+# Files that `make init` writes for a thin fork and `make update` never changes.
 OWN = ("README.md", "pyproject.toml")
 EXAMPLES = "ml/projects"
 OWNERS, LIMITS = Path(".github/CODEOWNERS"), Path("policies/infra/limits.yml")
 _GUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _HTTPS = re.compile(r"https?://\S+")
-# The address of a GitHub release, whose wheel wheel.yml attested.
+# The address of a wheel in a GitHub release. The workflow wheel.yml attests these wheels.
 _RELEASE = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/releases/download/\S+")
 
 
@@ -53,21 +53,21 @@ _RELEASE = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/releases/download/
 class Question:
     """A value that the team has to provide.
 
-    Stacks may differ, as in `dev=westeurope prod=northeurope`.
+    An answer is one value, or a value for each stack: `dev=westeurope prod=northeurope`.
     """
 
     name: str
     text: str
     pattern: str
-    key: str = ""  # its key in a stack file; "" for none
+    key: str = ""  # the value's key in a stack file; "" if it has none
 
     @property
     def variable(self) -> str:
-        """Return the name of its make variable."""
+        """Return the name of the make variable with the answer."""
         return self.name.upper()
 
 
-# Answers that limits.yml lists → the field there.
+# Name of a question → the list in limits.yml that contains its answer.
 LISTED = {
     "name": "registries",
     "repository": "repositories",
@@ -110,10 +110,11 @@ Ask = Callable[[str], str]
 
 
 def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
-    """Make the fork, or change it; returns what was done, a sentence each.
+    """Create the fork, or change its values; return sentences that say what was done.
 
-    `options` are the variables, by their names in lower case. Raises UserError, before anything is
-    changed, for a value that is missing or has the wrong form.
+    `options` maps the make variables, in lower case, to their values. `ask` prompts for a missing
+    value; None makes it an error. Raises UserError, with no file changed, for missing or malformed
+    values.
     """
     is_new = not (root / ANSWERS).exists()
     if not is_new and {"full", "keep", "wheel", "template", "from"} & options.keys():
@@ -132,7 +133,7 @@ def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
 
 
 def _problems(root: Path, texts: Mapping[Path, str]) -> Iterator[Problem]:
-    """Yield the problems of the files after the changes: stack files, and template names."""
+    """Yield the problems of the new `texts` of files: invalid stack files, placeholders."""
     with tempfile.TemporaryDirectory() as folder:
         infra = Path(folder) / "infra"
         infra.mkdir()
@@ -156,7 +157,11 @@ def _problems(root: Path, texts: Mapping[Path, str]) -> Iterator[Problem]:
 
 
 def _values(root: Path, options: Mapping[str, str], ask: Ask | None) -> dict[str, str]:
-    """Return the answer to each question: from the variable, the files, Azure or a person."""
+    """Return the answer to each question by its name.
+
+    Sources, in order: the make variable, the stack files, `az` (subscription and tenant), a prompt.
+    Raises UserError for missing and malformed answers.
+    """
     current = _current(root)
     values: dict[str, str] = {}
     problems = []
@@ -177,18 +182,18 @@ def _values(root: Path, options: Mapping[str, str], ask: Ask | None) -> dict[str
 
 
 def _each(value: str) -> list[str]:
-    """Return the values without stack names: `x` → x; `dev=x prod=y` → x and y."""
+    """Return the values in an answer, without stack names: `dev=x prod=y` → [x, y]; `x` → [x]."""
     return [word.partition("=")[2] if "=" in word else word for word in value.split()]
 
 
 def _of(value: str, stack: str) -> str:
-    """Return the value for one stack; the first one if the stack is not named."""
+    """Return an answer's value for one stack; its first value if it does not name the stack."""
     named = dict(word.split("=", 1) for word in value.split() if "=" in word)
     return named.get(stack) or _each(value)[0]
 
 
 def _signed_in(field: str) -> str:
-    """Return a field of the account that `az` is signed in to; "" without `az` or sign-in."""
+    """Return a field of `az account show`; "" if `az` is missing or not signed in."""
     try:
         words = ["az", "account", "show", "--output", "json"]
         process = subprocess.run(words, capture_output=True, text=True)
@@ -198,7 +203,7 @@ def _signed_in(field: str) -> str:
 
 
 def _current(root: Path) -> dict[str, str]:
-    """Return the values in the stack files, without the template's placeholders."""
+    """Return the answers that the stack files contain, by question; skip placeholders."""
     held = {stack: loader.configuration(stack, root / "infra") for stack in _stacks(root)}
     current = {}
     for question in QUESTIONS:
@@ -212,13 +217,13 @@ def _current(root: Path) -> dict[str, str]:
         if value and not any(word in value for word in PLACEHOLDERS):
             current[question.name] = value
     if not (root / ANSWERS).exists():
-        current.pop("name", None)  # the template's
+        current.pop("name", None)  # before the first `make init`, these are the template's
         current.pop("region", None)
     return current
 
 
 def _value(held: Mapping[str, str], question: Question) -> str:
-    """Return a stack file's value for the question; the first one of several teams."""
+    """Return the question's value in a stack's settings; "" if absent, the first of many teams."""
     if question == TEAM:
         listed = held.get("platform:reviewers", "")
         return str(json.loads(listed)[0]) if listed.startswith('["') else ""
@@ -226,7 +231,7 @@ def _value(held: Mapping[str, str], question: Question) -> str:
 
 
 def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
-    """Return the texts of the files with the new values filled in."""
+    """Return each file that contains answers → its text with the new values."""
     texts = {}
     for stack in _stacks(root):
         file = _stack_file(root, stack)
@@ -255,7 +260,7 @@ def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
 
 
 def _limits(root: Path, values: Mapping[str, str]) -> str:
-    """Return limits.yml with the new values in place of the former ones in each list."""
+    """Return the text of limits.yml with the former answers in its lists replaced by `values`."""
     text = (root / LIMITS).read_text()
     held = {stack: loader.configuration(stack, root / "infra") for stack in _stacks(root)}
     for question in QUESTIONS:
@@ -287,17 +292,17 @@ def _stack_file(root: Path, stack: str) -> Path:
 class Fork:
     """A fork's settings."""
 
-    template: str  # its address
-    revision: str  # of the template
-    without: tuple[str, ...]  # examples that the fork drops
-    lock: str  # the line that locks the wheel; "" if the fork has the source
+    template: str  # address of the template's repository
+    revision: str  # tag or commit of the template
+    without: tuple[str, ...]  # names of example projects to remove
+    lock: str  # content of framework.lock; "" if the fork keeps the framework's source
 
 
 def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
-    """Return the fork that the variables describe.
+    """Return the fork's settings from the make variables.
 
-    Raises UserError for an unknown example, and for a tree with uncommitted changes, since most of
-    its files are removed.
+    Raises UserError for an unknown example project, and for uncommitted changes, since `make init`
+    removes most files.
     """
     if git.run(root, "status", "--porcelain").strip():
         raise wrong_call(
@@ -318,7 +323,10 @@ def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
 
 
 def _shape(root: Path, fork: Fork, name: str) -> str:
-    """Remove the files that the fork does not keep, and record its template and version."""
+    """Remove the files that the fork does not keep; record the template and its version.
+
+    `name` is the fork's repository, OWNER/NAME. Returns a sentence with the number of files left.
+    """
     tracked = [file for file in git.run(root, "ls-files", "-z").split("\0") if file]
     holds = _held(root, full=not fork.lock)
     gone = {file for file in tracked if not holds(file)}
@@ -344,15 +352,15 @@ def _shape(root: Path, fork: Fork, name: str) -> str:
 
 
 def _held(root: Path, full: bool) -> Callable[[str], bool]:
-    """Return a function that tells whether a fork keeps a file, by the rules of copier.yml."""
+    """Return a predicate, from the rules of copier.yml: does the fork keep the file at a path?"""
     left_out, is_own = rules((root / "copier.yml").read_text(), full)
     return lambda name: is_own(name) or not left_out(name) or (full and name in OWN)
 
 
 def rules(text: str, full: bool) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
-    """Return two predicates on paths: excluded from updates, and owned by the fork.
+    """Return two predicates on paths: is the path excluded from updates; does the fork own it?
 
-    `text` is copier.yml; with `full`, the fork has the framework's source. Raise UserError if
+    `text` is copier.yml; with `full`, the fork has the framework's source. Raises UserError if
     copier.yml is invalid.
     """
     try:
@@ -374,7 +382,7 @@ def _matcher(patterns: str) -> Callable[[str], bool]:
 
 
 def _projects(root: Path) -> Mapping[str, str]:
-    """Return the folder of each example → its endpoint's name."""
+    """Return the name of each example project's folder → the name of its endpoint."""
     return {
         file.parents[1].name: str(yaml.safe_load(file.read_text())["name"])
         for file in sorted((root / EXAMPLES).glob("*/endpoint/endpoint.yml"))
@@ -382,7 +390,7 @@ def _projects(root: Path) -> Mapping[str, str]:
 
 
 def _files_of(root: Path, tracked: Sequence[str], project: str) -> Iterator[str]:
-    """Yield the files of an example: its folder, its tests, its benchmarks."""
+    """Yield the tracked files of an example project: its folder, tests and benchmarks."""
     folders = (f"{EXAMPLES}/{project}/", f"tests/projects/{project}/")
     words = (f"projects/{project}", f"projects.{project}")
     for name in tracked:
@@ -395,7 +403,7 @@ def _files_of(root: Path, tracked: Sequence[str], project: str) -> Iterator[str]
 
 
 def _without_endpoint(root: Path, project: str) -> None:
-    """Remove the example's endpoint from the stack files."""
+    """Remove an example project's endpoint from the stack files."""
     endpoint = _projects(root)[project]
     for stack in _stacks(root):
         file = _stack_file(root, stack)
@@ -404,7 +412,7 @@ def _without_endpoint(root: Path, project: str) -> None:
 
 
 def remove_empty(root: Path, folder: Path) -> Path:
-    """Remove a folder and its parents while they are empty; return the first one that is not."""
+    """Remove a folder and its parents while they are empty; return the first that remains."""
     while folder != root and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
@@ -412,14 +420,17 @@ def remove_empty(root: Path, folder: Path) -> Path:
 
 
 def _trim(root: Path) -> None:
-    """Trim dependabot.yml to the ecosystems that a thin fork has."""
+    """Remove dependabot.yml's entries from npm on: a thin fork has no such packages."""
     updates = root / ".github/dependabot.yml"
     text = re.split(r"^  - package-ecosystem: npm\n", updates.read_text(), flags=re.M)[0]
     updates.write_text(text)
 
 
 def _template(root: Path, name: str, ask: Ask | None) -> str:
-    """Return the address of the template: the remote that is not the team's own repository."""
+    """Return the template's address: the first git remote other than the team's repository `name`.
+
+    Prompts if there is none; raises UserError without an answer.
+    """
     for remote in ("upstream", "origin"):
         try:
             url = git.run(root, "remote", "get-url", remote).strip()
@@ -437,7 +448,7 @@ def _template(root: Path, name: str, ask: Ask | None) -> str:
 
 
 def _revision(root: Path) -> str:
-    """Return the version of the template: the tag of HEAD, or else its commit."""
+    """Return the template's version: the tag of HEAD, or its commit if it has no tag."""
     try:
         return git.run(root, "describe", "--tags", "--exact-match", "HEAD").strip()
     except UserError:
@@ -448,7 +459,10 @@ def _revision(root: Path) -> str:
 
 
 def _lock(root: Path, source: str) -> str:
-    """Return the content of framework.lock for a wheel: a URL, a file, or "" to build HEAD."""
+    """Return framework.lock's content for a wheel; `source` is a URL, a file, or "" to build HEAD.
+
+    A wheel that is not at a URL is saved in the repository.
+    """
     if _HTTPS.fullmatch(source):
         return lock_of(source)[0]
     text, files = lock_of(Path(source) if source else wheel.build(root, root / "dist"))
@@ -460,11 +474,11 @@ def _lock(root: Path, source: str) -> str:
 
 
 def lock_of(source: str | Path) -> tuple[str, Mapping[str, bytes]]:
-    """Return the text of a wheel's lock, and the wheel file to commit, if it is not a URL.
+    """Return the text of a wheel's lock, and the files to commit with it: path → content.
 
-    Raises UserError if the wheel cannot be read, or is not one of the framework with the version in
-    its name. A wheel of a GitHub release must also be attested by a workflow of its repository
-    (`gh` verifies).
+    `source` is a URL or a path; a URL needs no file. Raises UserError if the wheel cannot be read,
+    or is not the framework in the version that its name states. A wheel of a GitHub release must
+    also have an attestation by a workflow of its repository (`gh` verifies).
     """
     try:
         if isinstance(source, str):

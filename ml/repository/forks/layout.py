@@ -1,9 +1,9 @@
-"""Check the names of a commit's files: programs read some names without being asked to.
+"""Check the names of a commit's files: programs load files with some names automatically.
 
-At the root that applies to many names (`GNUmakefile` before `Makefile`, `argparse.py` before
-Python's own, a tool's settings before those of pyproject.toml), so the root has an allowlist. In
-every folder, names that git treats as a repository or a part of one are rejected, and so is
-compiled code, which Python runs in place of a module's source.
+At the root many names matter (`GNUmakefile` overrides `Makefile`, `argparse.py` the standard
+library, a tool's settings those in pyproject.toml), so the root has an allowlist. Every folder is
+checked for names that git treats as parts of a repository, and for compiled code, which Python
+runs in place of a module's source.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ml.core.errors import Place, Problem, UserError
 from ml.core.repository import TABLE
 from ml.core.terminal import printable
 
-# The template's names at the root. A team lists its own as `root` in a table of pyproject.toml,
-# which its owners review: [tool.azureml-gitops-starter] root = ["notebooks"].
+# The template's names at the root. A team adds its own in pyproject.toml, which has code owners:
+# [tool.azureml-gitops-starter] root = ["notebooks"].
 NAMES = frozenset(
     {
         *(".amlignore", ".ci", ".copier-answers.yml", ".copier-answers.yml.copier"),
@@ -30,15 +30,14 @@ NAMES = frozenset(
         *("requirements", "tests", "wheels"),
     }
 )
-# Namespace packages must not have an `__init__`: with one, a fork's part would hide the
-# framework's.
+# Namespace packages must not have an `__init__`: a fork's would hide the framework's modules.
 _PACKAGE = re.compile(r"(ml|infra|policies)/__init__\.|ml/serving(/__init__)?\.", re.I)
 # Compiled code: Python runs it in place of the source module, and nobody can review it.
 _COMPILED = re.compile(r".*\.(py[cdo]|so)")
-# Paths where links are allowed. Elsewhere, files have code owners or influence checks, and the
-# target of a link could have other owners.
+# Paths where symbolic links are allowed. Other files have code owners or influence checks, and a
+# link's target could have different owners.
 _FREE = re.compile(r"ml/projects/[^/]+/(?!(gates\.yml|release\.yml|evidence)(/|$)).+|docs/.+", re.S)
-# The most bytes of a path and of a part of it, below the folder of a clone.
+# Maximum bytes of a path, relative to the root, and of one of its names.
 _LONGEST_PATH, _LONGEST_NAME = 1000, 255
 _LINK, _GITLINK = "120000", "160000"
 # Characters that file systems (HFS+, NTFS) ignore in a name or treat as its end.
@@ -48,9 +47,9 @@ _SHORT = re.compile(r"(git|gi[0-9a-f]{4})~\d+", re.I)
 
 
 def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iterator[Problem]:
-    """Yield a problem for each file (mode, path) that a commit must not contain.
+    """Yield a problem for each entry (mode, path) that a commit must not contain.
 
-    `names` are the team's own names at the root, besides `NAMES`.
+    `names` are the names that the team allows at the root, besides `NAMES`.
     """
     spelled: dict[tuple[str, str], str] = {}
     entries = sorted(entries, key=lambda entry: entry[1])
@@ -58,7 +57,7 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
     for mode, path in entries:
         top, *below = parts = re.split(r"[/\\]", path)
         expected = hint = ""
-        # The package that the file belongs to; a link may lead to a package.
+        # The package's folder; a link is checked by its own path, since it may lead to a package.
         package = path if mode == _LINK else "/".join(below and parts[:-1])
         if top not in NAMES and top not in names:
             expected = f"one of {', '.join(sorted(NAMES))}"
@@ -93,7 +92,7 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
             expected = f"one spelling: some file systems take it for {printable(spelling)}"
             hint = "another name"
         if expected:
-            # Escape line ends, in which a workflow would read a workflow command.
+            # Escape line breaks: GitHub would run a workflow command at the start of a line.
             name = printable(path[:_LONGEST_NAME])
             yield Problem("name-not-allowed", f"`{name}`", expected, hint, Place(name, 1))
 
@@ -104,9 +103,10 @@ def _is_long(parts: Sequence[str]) -> bool:
 
 
 def _other_spelling(parts: Sequence[str], spelled: dict[tuple[str, str], str]) -> str:
-    """Return an earlier, different spelling of the path, such as another case; "" without one.
+    """Return an earlier path that a file system may treat as the same, as `A` and `a`; or "".
 
-    `spelled` has the names so far, by their folder and their form in `_plain`.
+    `parts` are the path's names. `spelled` maps a folder and a name's `_plain` form to the first
+    spelling; missing ones are added.
     """
     folder = ""
     for name in parts:
@@ -129,7 +129,10 @@ def _plain(name: str) -> str:
 
 
 def own_names(root: Path) -> Collection[str]:
-    """Return the team's names at the root from pyproject.toml; raise UserError for another type."""
+    """Return the names that the team allows at the root, from pyproject.toml.
+
+    Raises UserError if they are not a list of strings.
+    """
     try:
         text = (root / repository.MARK).read_text(encoding="utf-8")
         names = tomllib.loads(text).get("tool", {}).get(TABLE, {}).get("root", [])
@@ -143,7 +146,7 @@ def own_names(root: Path) -> Collection[str]:
 
 
 def tracked_problems(root: Path) -> Iterator[Problem]:
-    """Yield the problems of the tracked files of a repository; none outside of git."""
+    """Yield the problems of a repository's tracked files; yield none outside of git."""
     lines = (git.ask(root, "ls-files", "--stage", "-z") or "").split("\0")
     entries = [(line[:6], line.partition("\t")[2]) for line in lines if line]
     yield from problems(entries, own_names(root))

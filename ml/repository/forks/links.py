@@ -1,10 +1,11 @@
 """Check links, merge conflict markers, file names and invisible characters in the repository.
 
-Relative links of Markdown pages must lead to an existing file and heading. No file may have
-conflict markers of an update or a name that `layout` rejects, and no program or setting may have
-invisible characters.
-`python -m ml.repository.forks.links` needs no package besides PyYAML: a pull request with only
-documents installs nothing else.
+Relative links of Markdown pages must lead to an existing file and heading. Files must not contain
+conflict markers of `make update` or have a name that `layout` rejects. Programs and settings must
+not contain invisible characters.
+
+`python -m ml.repository.forks.links` needs no package besides PyYAML: the check of a pull request
+that changes only documentation installs nothing else.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from ml.repository.forks import layout
 
 # The conflict markers of `make update`.
 MARKERS = r"^(<<<<<<< before updating|>>>>>>> after updating)"
-# Files that programs run or read as settings; names and texts of data may have any letters.
+# Programs and settings, which are checked for invisible characters; data may contain them.
 _PROGRAMS = ("*.py", "*.yml", "*.yaml", "*.toml", "*.mk", "*Makefile", "*Dockerfile", "*.sh")
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"`[^`]*`")
-# A target in angle brackets may have spaces. Possessive quantifiers avoid backtracking: the pages
-# are untrusted.
+# A link target, in angle brackets if it has spaces. Possessive quantifiers prevent catastrophic
+# backtracking, since the pages are untrusted.
 _LINK = re.compile(r"\]\(\s*+(?:<([^<>]*+)>|([^\s()]++))")
 _HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*)")
 
 
 def problems(root: Path) -> Iterator[Problem]:
-    """Yield a problem for each broken link of a tracked or new page."""
+    """Yield a problem for each broken link in a tracked or untracked Markdown page."""
     words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.md")
     for name in sorted({*git.run(root, *words).split("\0")} - {""}):
         page = root / name
@@ -47,16 +48,16 @@ def problems(root: Path) -> Iterator[Problem]:
 
 
 def unmerged(root: Path) -> list[str]:
-    """Return the files of the work tree with conflict markers."""
+    """Return the files of the work tree that contain conflict markers of `make update`."""
     names = git.ask(root, "grep", "--untracked", "-lzE", MARKERS) or ""  # none: exit 1
     return [name for name in names.split("\0") if name]
 
 
 def unseen(root: Path) -> Iterator[Problem]:
-    """Yield a problem for each program or setting with an invisible character.
+    """Yield a problem for each program or setting that contains invisible characters.
 
-    Python accepts some of them in names, and others change the order of the text that a reviewer
-    sees.
+    Python accepts some of them in identifiers; others change the order in which a reviewer sees the
+    text.
     """
     words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *_PROGRAMS)
     for name in sorted({*git.run(root, *words).split("\0")} - {""}):
@@ -71,7 +72,7 @@ def unseen(root: Path) -> Iterator[Problem]:
 
 
 def _links(page: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the target of each link that is not a web address."""
+    """Yield the line number and the target of each link that is not a web address."""
     for number, line in _prose(page):
         for match in _LINK.finditer(_CODE.sub("", line)):
             target = match[1] or match[2]
@@ -103,7 +104,7 @@ def _headings(page: Path) -> set[str]:
 
 
 def _prose(page: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines outside of fenced code blocks."""
+    """Yield (line number, line) for the lines outside of fenced code blocks."""
     fence = ""
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         match = _FENCE.match(line)

@@ -1,6 +1,6 @@
-"""Merge three trees by path in git's object store, without reading or writing a work tree.
+"""Merge three git trees path by path, without reading or writing a work tree.
 
-The team's changes are kept. Renames are not detected: only the path decides.
+The team's changes are kept. Renames are not detected: a moved file is a removed and a new one.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Files = dict[str, tuple[str, bytes] | None]
 
 @dataclass
 class Merge:
-    """A three-way merge of the shared files."""
+    """A three-way merge of the files that the template shares with a fork."""
 
     root: Path
     template: Path
     base: Mapping[str, Entry]
     ours: Mapping[str, Entry]
     theirs: Mapping[str, Entry]
-    files: Files = field(default_factory=dict)  # changes of `ours`
+    files: Files = field(default_factory=dict)  # result: the files to change in `ours`
     conflicts: dict[str, str] = field(default_factory=dict)  # path → why it needs a decision
-    # Paths that the template changed and the team has removed.
+    # Paths that the template changed and the team removed: they stay removed.
     stay_removed: list[str] = field(default_factory=list)
 
     def run(self) -> None:
@@ -57,7 +57,10 @@ class Merge:
         self._free()
 
     def _both(self, name: str, old: Entry | None, our: Entry, new: Entry) -> None:
-        """Merge a file that both changed or added, by line; links and binaries stay the team's."""
+        """Merge a path that both sides changed or added, line by line.
+
+        If it is not a text file on both sides, keep the team's version and record a conflict.
+        """
         if not {our[0], new[0]} <= _FILES:
             self.conflicts[name] = "both changed it, and it is no file; yours is left"
             return
@@ -73,10 +76,10 @@ class Merge:
             self.conflicts[name] = MARKED
 
     def _free(self) -> None:
-        """Drop new files whose path collides with the team's files or folders.
+        """Drop files of the template whose path collides with the team's files or folders.
 
-        That is a path at a folder or below a file of the team, or one that differs only in case
-        from a file of the team, since some file systems ignore case.
+        A path collides if it is one of the team's folders, is below one of the team's files, or
+        differs from one of their paths only in case, which some file systems ignore.
         """
         present = {
             name for name in {*self.ours} | {*self.files} if self.files.get(name, ()) is not None
@@ -94,7 +97,7 @@ class Merge:
 
 
 def _lines(ours: bytes, former: bytes, new: bytes) -> tuple[bytes | None, bool]:
-    """Return the merged text and whether it has conflict markers; None if a file is not text."""
+    """Return the merged content, and whether it has conflict markers; (None, …) if not text."""
     if new in (former, ours) or ours == former:
         return (new if ours == former else ours), False
     return git.merge_lines((ours, former, new), _LABELS)
@@ -104,7 +107,10 @@ def _lines(ours: bytes, former: bytes, new: bytes) -> tuple[bytes | None, bool]:
 
 
 def write(root: Path, head: str, files: Files, text: str) -> str:
-    """Write a commit on `head` with these files, without a branch; return its id."""
+    """Write a commit that changes these files of `head`; return its id. No branch is changed.
+
+    `text` is the commit message.
+    """
     lines = []
     for name, file in files.items():
         if file is None:
@@ -123,7 +129,7 @@ def write(root: Path, head: str, files: Files, text: str) -> str:
 def tree_of(
     repo: Path, commit: str, wanted: Callable[[str], bool] = lambda name: True
 ) -> dict[str, Entry]:
-    """Return each file of a commit → its mode and blob."""
+    """Return each wanted path of a commit → its mode and blob id."""
     entries = {}
     for line in filter(
         None, git.run(repo, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
@@ -147,7 +153,7 @@ def content_of(repo: Path, blob: str) -> bytes:
 
 
 def as_bytes(text: str) -> bytes:
-    """Convert git's output or input to bytes without loss."""
+    """Encode a text that git printed, without loss for paths that are not UTF-8."""
     return text.encode(errors="surrogateescape")
 
 
@@ -158,9 +164,10 @@ def differences(root: Path, before: str, after: str) -> list[str]:
 
 
 def as_in(root: Path, commit: str, names: Iterable[str]) -> set[str]:
-    """Return the files whose state in the work tree (content or absence) is that of the commit.
+    """Return the `names` of files that are in the same state in the work tree as in the commit.
 
-    Uses a temporary index, so that flags in the user's index (`assume-unchanged`) hide no change.
+    A file that is missing in both counts. Uses a temporary index, since flags in the user's index
+    (`assume-unchanged`) could hide changes.
     """
     with own_index(root, commit) as index:
         present = {*git.run(root, "ls-files", "--cached", "-z", index=index).split("\0")}
@@ -175,7 +182,7 @@ def as_in(root: Path, commit: str, names: Iterable[str]) -> set[str]:
 
 @contextmanager
 def own_index(root: Path, commit: str) -> Iterator[Path]:
-    """Yield a temporary index with the files of a commit, separate from the user's index."""
+    """Yield the path of a temporary git index with the files of a commit."""
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
         git.run(root, "read-tree", commit, index=index)

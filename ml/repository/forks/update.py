@@ -1,16 +1,16 @@
 """`make update`: merge the template's changes since the last update into a fork.
 
-Files that the template's copier.yml shares are merged three ways: the last update, the template,
-and the fork. Changes of both sides are conflicts and are listed; conflicting lines get markers,
-which the check of every pull request rejects. Renames are not detected: only the path decides. A
-thin fork then locks the wheel of the new version.
+Files that the template's copier.yml shares get a three-way merge: the version merged last, the
+template's new version, and the fork. Conflicts are listed; conflicting lines get markers, which the
+check of every pull request rejects. Renames are not detected. A thin fork then locks the wheel of
+the new version.
 
-The merge is made in git's object store. The work tree gets all of it or nothing: first a commit
-under the ref UNFINISHED records the result, then a process that is detached from the terminal's
-signals writes the files.
+The merge uses git's object store, so that the work tree gets all changes or none. First a commit
+under the ref UNFINISHED records the result. Then a process that is detached from the terminal's
+signals writes the files; the next call finishes an interrupted one.
 
-    make update             in this tree, to review and commit
-    make update-request     opens or updates a pull request; this tree is unchanged
+    make update             changes this work tree, for you to review and commit
+    make update-request     opens or updates a pull request; this work tree is unchanged
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from ml.repository.github.api import GitHub
 BRANCHES = "template-update/"
 CONFLICT, LABELS = "conflict", "labels"
 MERGED = "is merged already"
-# The commit that this work tree is to become, with the report as its message; deleted once all
-# files are written.
+# Ref of the commit that is being written to this work tree; its message is the report. The ref is
+# deleted once all files are written.
 UNFINISHED = "refs/worktree/template-update"
-# Then set to the same commit, until the report was printed.
+# Ref that is then set to the same commit, and deleted once the report is printed.
 UNTOLD = "refs/worktree/template-update-untold"
-# Files that record an update are written last.
+# The files that record the merged version: they are written last.
 _LAST = (repository.FRAMEWORK_LOCK, ANSWERS)
 _RELEASE = re.compile(r"v(\d+(?:\.\d+)*(?:(?:a|b|rc|\.post|\.dev)\d+)*)", re.ASCII)
 _LOCKED = re.compile(
@@ -82,11 +82,11 @@ _SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 class Update:
     """The result of merging a template version into a fork."""
 
-    before: str  # the version of the template that was merged last
+    before: str  # the template's version that was merged last
     after: str
     commit: str = ""  # the merged files, on top of HEAD; "" if there is nothing to merge
     conflicts: Mapping[str, str] = field(default_factory=dict)  # file → why it needs a decision
-    # Files that the template changed and the team has removed: they stay removed.
+    # Files that the template changed and the team removed: they stay removed.
     stay_removed: Sequence[str] = ()
 
     def __str__(self) -> str:
@@ -107,12 +107,13 @@ def update(
     source: str = "",
     tell: Callable[[str], object] = lambda text: None,
 ) -> str:
-    """Merge a version of the template, by default its newest, into the clean tree at `root`.
+    """Merge a version of the template, by default its newest, into the clean work tree at `root`.
 
-    `source` is the wheel's address or file. By default the wheel is the release's if the lock has
-    an address, else it is built from the template. Returns the Update as text, after passing it to
-    `tell`. If an earlier call was interrupted while it wrote files, or before it reported, this
-    call finishes that one instead. Raises UserError and leaves the tree unchanged.
+    `source` is the address or file of the wheel to lock. By default, that is the release's wheel if
+    the current lock has an address, else a wheel built from the template. Passes the report to
+    `tell` and returns it. If an earlier call was interrupted before its report, this call only
+    finishes the earlier one. Raises UserError for uncommitted changes, invalid answers or lock, and
+    an unknown version; the work tree is then unchanged.
     """
     _answers(root)
     _resume(root)
@@ -141,7 +142,7 @@ def _updated(root: Path, revision: str, source: str) -> str:
 
 
 def merged(root: Path, revision: str = "", source: str = "") -> Update:
-    """Return the merge of a template version with the commit of HEAD; ignore the work tree.
+    """Merge a version of the template with the commit of HEAD, ignoring the work tree.
 
     Raises UserError if the fork's answers, its lock or the template are invalid.
     """
@@ -181,7 +182,7 @@ def merged(root: Path, revision: str = "", source: str = "") -> Update:
         return replace(result, commit=write(root, head, merge.files, str(result)))
 
 
-# What the fork says of itself.
+# The fork's answers and lock.
 
 
 def _answers(root: Path) -> dict[str, Any]:
@@ -213,10 +214,10 @@ def _answers(root: Path) -> dict[str, Any]:
 def _locked(
     template: Path, former: tuple[str, str], revision: str, commit: str, source: str
 ) -> Files:
-    """Return the lock of a revision's wheel, and the wheel file in place of the former one.
+    """Return the file changes that lock a revision's wheel: the lock, the new and old wheel files.
 
-    `former` is the file and the address that are locked. Raises UserError if the wheel has another
-    version than the revision.
+    `former` is the path and the address of the currently locked wheel, one of them "". Raises
+    UserError if the wheel's version is not the revision's.
     """
     path, address = former
     if source:
@@ -241,9 +242,10 @@ def _locked(
 
 
 def _demand_lock(root: Path, template: Path, version: str, commit: str) -> tuple[str, str]:
-    """Return the file and the address of the locked wheel, one of them "".
+    """Return the path and the address of the locked wheel; one of them is "".
 
-    Raises UserError unless it has the version that was merged last, whose commit is given.
+    Raises UserError unless the lock is valid and has the template's version at `commit`, which was
+    merged last.
     """
     name = repository.FRAMEWORK_LOCK
     entries = tree_of(root, "HEAD")
@@ -282,7 +284,10 @@ def _clone(root: Path, address: str) -> Iterator[Path]:
 
 
 def _newest(template: Path, merged_last: str) -> str:
-    """Return the tag of the highest release; HEAD without one; the last merge if it is newer."""
+    """Return the version to merge: the highest release's tag, or "HEAD" without a release.
+
+    If `merged_last` contains that release already, return `merged_last`.
+    """
     names = git.run(template, "tag", "--list", "v*").split()
     releases = [
         name for name in names if _RELEASE.fullmatch(name) and not re.search("[a-z]", name[1:])
@@ -310,7 +315,7 @@ def _commit(template: Path, name: str) -> str:
 
 
 def _version(template: Path, commit: str) -> str:
-    """Return the framework's version at a commit; raise UserError without one."""
+    """Return the version in pyproject.toml at a commit; raise UserError if it has none."""
     try:
         project = tomllib.loads(text_of(template, commit, "pyproject.toml"))["project"]
         return str(project["version"])
@@ -322,7 +327,7 @@ def _version(template: Path, commit: str) -> str:
 
 
 def _moved(template: Path, old: str, new: str) -> dict[str, str]:
-    """Return each file that the template moved → its new path."""
+    """Return the old path of each file that the template moved → its new path."""
     words = ("--find-renames", "--diff-filter=R", "--name-status", "-z", old, new)
     parts = git.run(template, "diff", *words).split("\0")
     return dict(zip(parts[1::3], parts[2::3], strict=False))
@@ -336,9 +341,9 @@ def _commit_at(root: Path, ref: str) -> str:
 
 
 def _resume(root: Path) -> None:
-    """Finish an update that was interrupted.
+    """Finish an interrupted update, if there is one.
 
-    It is discarded if none of its files was written yet, or if another commit followed.
+    The update is discarded instead if none of its files was written yet, or if HEAD has changed.
     """
     if not _commit_at(root, UNFINISHED):
         return
@@ -352,7 +357,10 @@ def _resume(root: Path) -> None:
 
 
 def _detached(work: Callable[[], None]) -> None:
-    """Run `work` in a process that survives if this one, or its process group, is killed."""
+    """Run `work` in a child process that survives if this process or its group is killed.
+
+    Waits for the child. Raises UserError if it fails.
+    """
     former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         process = os.fork()
@@ -375,10 +383,9 @@ def _detached(work: Callable[[], None]) -> None:
 
 
 def finish(root: Path) -> None:
-    """Write the files of UNFINISHED to the work tree, which may have a part of them already.
+    """Write the files of the UNFINISHED commit to the work tree; some may be written already.
 
-    Raises UserError, with nothing written, for a file that matches neither the old nor the new
-    commit.
+    Raises UserError, with nothing written, if a file differs from both the old and the new commit.
     """
     before, after = git.run(root, "rev-parse", f"{UNFINISHED}^", UNFINISHED).split()
     _demand_free(root, before, after)
@@ -396,7 +403,7 @@ def finish(root: Path) -> None:
 
 
 def _demand_free(root: Path, before: str, after: str) -> None:
-    """Raise UserError if a file to be written has changes that are in neither commit."""
+    """Raise UserError if a file that the update writes differs from both commits."""
     changed = differences(root, before, after)
     edited = {*changed} - as_in(root, before, changed) - as_in(root, after, changed)
     if edited:
@@ -411,8 +418,8 @@ def _demand_free(root: Path, before: str, after: str) -> None:
 def request(root: Path, github: GitHub, revision: str = "", source: str = "") -> str:
     """Open or update the pull request of a template update; return what was done.
 
-    Its branch is named by the version: a closed one stays closed, and the next version gets its
-    own. Pull requests of older versions are closed, except those with somebody else's commit.
+    Each version has its own branch, so a pull request that somebody closed stays closed. Pull
+    requests of older versions are closed, except those with commits of other authors.
     """
     result = merged(root, revision, source)
     if not result.commit:
@@ -441,10 +448,10 @@ def request(root: Path, github: GitHub, revision: str = "", source: str = "") ->
 
 
 def _people(github: GitHub, pull: Mapping[str, Any]) -> str:
-    """Return who, besides the app that opened it, has commits on a pull request; "" for nobody.
+    """Return the accounts, besides the app that opened it, with commits on a pull request; or "".
 
-    GitHub's API commits as `web-flow`, which does not count. If a person opened the pull request,
-    that person counts, and so does an account that GitHub does not know.
+    `web-flow`, as which GitHub's API commits, does not count. A person who opened the pull request
+    counts, and so does an author without a GitHub account.
     """
     login = str((pull.get("user") or {}).get("login"))
     bots = {"web-flow", *([login] if login.endswith("[bot]") else [])}
@@ -457,7 +464,10 @@ def _people(github: GitHub, pull: Mapping[str, Any]) -> str:
 
 
 def _give_up(github: GitHub, pull: Mapping[str, Any], newer: int) -> str:
-    """Close the pull request of an older version, or comment once on the newer one."""
+    """Close the pull request of an older version; return what was done.
+
+    If it has commits of other authors, it stays open and gets one comment about the newer version.
+    """
     number = pull["number"]
     people = _people(github, pull)
     if not people:
@@ -472,7 +482,7 @@ def _give_up(github: GitHub, pull: Mapping[str, Any], newer: int) -> str:
 
 
 def _contents(root: Path, commit: str) -> tuple[dict[str, str | bytes | None], dict[str, str]]:
-    """Return the files that a commit changes, with content, and their modes."""
+    """Return the paths that a commit changes → content (None if removed), and → git mode."""
     entries = tree_of(root, commit)
     files: dict[str, str | bytes | None] = {}
     for name in differences(root, f"{commit}^", commit):

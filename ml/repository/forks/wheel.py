@@ -23,7 +23,7 @@ from ml.core import git, repository
 from ml.core.errors import Problem, UserError, as_program
 
 NAME = "azureml-gitops-starter"
-# Compressed bytes would depend on the version of zlib.
+# Stored uncompressed: compressed bytes would depend on the version of zlib.
 _OPTIONS = {"--build-option": ["--compression=stored", "--quiet"]}
 _BUILD = (
     "import sys; from setuptools.build_meta import build_wheel;"
@@ -32,7 +32,7 @@ _BUILD = (
 
 
 def build(source: Path, folder: Path, revision: str = "HEAD") -> Path:
-    """Build the wheel of a revision of the repository at `source`, write it to `folder`, return it.
+    """Build the wheel of a revision of the repository at `source`; return its path in `folder`.
 
     Uncommitted changes are not included. Raises UserError if git or setuptools fails.
     """
@@ -52,23 +52,23 @@ def build(source: Path, folder: Path, revision: str = "HEAD") -> Path:
 
 
 def version_in(name: str) -> str:
-    """Return the version in a wheel's name, `azureml_gitops_starter-0.2.0-py3-none-any.whl`.
+    """Return the version in a wheel's file name; "" if it is not a wheel of the framework.
 
-    Returns "" for another name.
+    Example: `azureml_gitops_starter-0.2.0-py3-none-any.whl` → 0.2.0.
     """
     match = re.search(rf"(?:^|/){NAME.replace('-', '_')}-([^-/]+)-py3-none-any\.whl$", name)
     return match[1] if match else ""
 
 
 def demand_version(content: bytes, name: str) -> None:
-    """Raise UserError unless the content is a framework wheel with the version in its name."""
+    """Raise UserError unless `content` is a framework wheel of the version in its file `name`."""
     expected, actual = version_in(name), ""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             (metadata,) = (file for file in packed.namelist() if file.endswith("-info/METADATA"))
             message = email.message_from_bytes(packed.read(metadata))
         actual = f"{message['Name']} {message['Version']}"
-    except Exception:  # zipfile has no list of what it raises for bytes that are no archive
+    except Exception:  # zipfile documents no list of exceptions for corrupt archives
         actual = "no wheel"
     if not expected or actual != f"{NAME} {expected}":
         hint = "make wheel, in a clone of the framework; then WHEEL=dist/NAME.whl"

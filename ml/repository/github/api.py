@@ -1,6 +1,6 @@
 """Call GitHub's REST API from a workflow, with the standard library only.
 
-The address, the repository and the token are the variables that GitHub sets in a workflow:
+Environment variables of the workflow give the address, the repository and the token:
 GITHUB_API_URL, GITHUB_REPOSITORY and GH_TOKEN.
 """
 
@@ -24,9 +24,9 @@ from ml.core.errors import Exit, Problem, UserError
 
 API = "https://api.github.com"
 MAIN = "main"
-# The account of a workflow's own token.
+# The account that a workflow's GITHUB_TOKEN acts as.
 AUTHOR = "github-actions[bot]"
-# The most bytes of a response, the timeout in seconds, and the most pages of a list.
+# Maximum bytes of a response, timeout in seconds, and maximum pages of a list.
 MAX_BYTES, TIMEOUT, PAGES = 20_000_000, 30, 40
 Item = TypeVar("Item")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -42,7 +42,7 @@ class GitHub:
 
     @classmethod
     def of_workflow(cls) -> GitHub:
-        """Create the client from a workflow's variables; raise UserError for a missing one."""
+        """Return a client by the environment variables; raise UserError if one is missing."""
         names = ("GITHUB_REPOSITORY", "GH_TOKEN")
         values = [os.environ.get(name, "") for name in names]
         for name, value in zip(names, values, strict=True):
@@ -54,13 +54,14 @@ class GitHub:
         return cls(values[0], values[1], os.environ.get("GITHUB_API_URL", API))
 
     def get(self, path: str, **query: str) -> Any:
-        """Return the response to a GET request for a path of the repository."""
+        """Return the JSON response to a GET request; `path` is below the repository's URL."""
         return json.loads(self._call("GET", self._url(path, query))[0])
 
     def pages(self, path: str, key: str = "", **query: str) -> Iterator[Any]:
-        """Yield every item of a paginated list; `key` is the field of a response with the list.
+        """Yield every item of a paginated list.
 
-        Raises UserError for a list of more than `PAGES` pages, since unread items could matter.
+        `key` is the response's field that has the list; "" if the response is the list. Raises
+        UserError for a list of more than `PAGES` pages, since unread items could matter.
         """
         url = self._url(path, {**query, "per_page": "100"})
         for _ in range(PAGES):
@@ -76,27 +77,27 @@ class GitHub:
         raise _failed(f"{path} has more than {PAGES} pages", "a list of fewer pages")
 
     def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """Send a request that changes something; return the response, None if it is empty."""
+        """Send a POST, PATCH, PUT or DELETE request; return the parsed response; None if empty."""
         answer = self._call(method, self._url(path, {}), body)[0]
         return json.loads(answer) if answer else None
 
     def download(self, path: str, limit: int) -> bytes:
-        """Return a file of at most `limit` bytes; raise UserError if it is larger."""
+        """Return the bytes at a path; raise UserError if there are more than `limit`."""
         content, _ = self._call("GET", self._url(path, {}), limit=limit)
         return content
 
     def head(self, branch: str = MAIN) -> str:
-        """Return the newest commit of a branch."""
+        """Return the id of a branch's newest commit."""
         return str(self.get(f"git/ref/heads/{branch}")["object"]["sha"])
 
     def text(self, path: str, commit: str) -> str:
-        """Return the text of a file in a commit, with its line ends unchanged."""
+        """Return the text of a file in a commit, with unchanged line breaks."""
         return base64.b64decode(self.get(f"contents/{path}", ref=commit)["content"]).decode()
 
     def keep_issue(self, marker: str, title: str, body: str) -> str:
-        """Open or update the one issue whose text begins with the marker, a comment of HTML.
+        """Open or update the issue whose body begins with `marker`, an HTML comment.
 
-        What was done: "issue 7 is opened", "is updated" or "is as it should be".
+        Returns what was done: "issue 7 is opened", "… is updated" or "… is as it should be".
         """
         text = f"{marker}\n{body}"
         issues = self._open_issues(marker)
@@ -110,7 +111,7 @@ class GitHub:
         return f"issue {issue['number']} is updated"
 
     def close_issue(self, marker: str) -> str:
-        """Close the issue with the marker; "issue 7 is closed", "" without one."""
+        """Close the open issues with the marker; return "issue 7 is closed", or "" without any."""
         issues = self._open_issues(marker)
         for issue in issues:
             self.send("PATCH", f"issues/{issue['number']}", {"state": "closed"})
@@ -134,12 +135,13 @@ class GitHub:
     ) -> tuple[int, str]:
         """Open or update the pull request of a branch: one commit on `base` with these files.
 
-        `base` is the commit of main that the files were made from; later changes of main are kept.
-        `files` maps paths to content, None to remove a file; `modes` are those of executable files.
-        Returns the number, and what was done as in `keep_issue`. If somebody closed or merged the
-        pull request, or pushed a commit to the branch, nothing is changed. Raises UserError rather
-        than open it on another commit. The token must be an app's: a pull request that a workflow's
-        own token opens starts no checks.
+        `base` is the commit of main that the files were made from. `files` maps paths to content,
+        or None to remove a file; `modes` maps paths of executable files to their git mode.
+
+        Returns the number, and what was done as in `keep_issue`. Changes nothing if somebody closed
+        or merged the pull request, or pushed a commit to the branch. Raises UserError if the branch
+        has somebody else's commit before the pull request is open. The token must be a GitHub
+        App's: a pull request that GITHUB_TOKEN opens starts no checks.
         """
         every = self.pull_requests_of(branch)
         if any(pull["state"] != "open" for pull in every):
@@ -163,18 +165,18 @@ class GitHub:
         return number, f"pull request {number} is {'updated' if is_new else 'as it should be'}"
 
     def pull_requests_of(self, branch: str) -> list[Any]:
-        """Return the pull requests that an app opened for a branch here, also closed ones.
+        """Return the pull requests, also closed ones, that an app opened for a branch.
 
-        Raises UserError if a person or a workflow's token has opened one that is still open.
+        Raises UserError if a person or GITHUB_TOKEN opened one that is still open.
         """
         owner = self.repository.partition("/")[0]
         every = []
         for pull in self.pages("pulls", state="all", head=f"{owner}:{branch}"):
-            # The repository's organisation may own forks of it: skip those.
+            # The query includes forks in the same organisation: skip those.
             if (pull["head"].get("repo") or {}).get("full_name") != self.repository:
                 continue
             login = str((pull.get("user") or {}).get("login") or "nobody")
-            # Only the names of apps end in brackets.
+            # Only the account names of apps end in [bot].
             if login.endswith("[bot]") and login != AUTHOR:
                 every.append(pull)
             elif pull["state"] == "open":
@@ -190,9 +192,10 @@ class GitHub:
         modes: Mapping[str, str],
         is_open: bool,
     ) -> tuple[str | None, bool]:
-        """Return the branch's commit, `base` with the files, and whether it is new.
+        """Point the branch to a commit of the files on `base`; return it, and whether it is new.
 
-        Returns None if somebody else's commit is on the branch of an open pull request: it is kept.
+        Returns (None, False), with the branch unchanged, if the pull request `is_open` and the
+        branch has somebody else's commit. Raises UserError for such a branch without one.
         """
         entries = [
             {"path": path, "mode": modes.get(path, "100644"), "type": "blob", **self._blob(content)}
@@ -221,7 +224,7 @@ class GitHub:
         return commit, True
 
     def _blob(self, content: str | bytes | None) -> Mapping[str, str | None]:
-        """Return the tree entry for a content; binary content is uploaded as a blob first."""
+        """Return the content's fields of a git tree entry; upload bytes as a blob first."""
         if not isinstance(content, bytes):
             return {"sha": None} if content is None else {"content": content}
         encoded = base64.b64encode(content).decode()
@@ -244,7 +247,7 @@ class GitHub:
         )
         request.add_header("Accept", "application/vnd.github+json")
         request.add_header("X-GitHub-Api-Version", "2022-11-28")
-        # Redirects lead to another host's storage, which must not get the token.
+        # Downloads redirect to another host, which must not get the token.
         request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         what = f"{method} {urllib.parse.urlsplit(url).path}"
         try:
@@ -266,10 +269,10 @@ class GitHub:
 def read_results(
     path: Path, command: str, text: str = "", outcomes: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """Return the JSON objects that a command wrote to a file, or that another job passed as `text`.
+    """Return the JSON objects in `text`, or else in the file at `path` that a command wrote.
 
-    With `outcomes`, each must have one of them. Raises UserError if the command ended before it
-    wrote them.
+    With `outcomes`, the `outcome` of each object must be one of them. Raises UserError if the
+    objects are missing or invalid, as after a command that failed.
     """
     with suppress(OSError, ValueError):
         document = json.loads(text or path.read_text(encoding="utf-8"))
@@ -284,7 +287,7 @@ def read_results(
 
 
 def for_all(items: Iterable[Item], work: Callable[[Item], object]) -> None:
-    """Do the work for every item, then raise UserError with the problems of those that failed."""
+    """Call `work` for every item, then raise a UserError with the problems of all failures."""
     problems: list[Problem] = []
     for item in items:
         try:
@@ -296,7 +299,10 @@ def for_all(items: Iterable[Item], work: Callable[[Item], object]) -> None:
 
 
 def write_outputs(values: Mapping[str, object]) -> None:
-    """Write the outputs of a workflow's job: texts in one line, other values as JSON."""
+    """Write outputs of a workflow's step: strings, which must be one line, and others as JSON.
+
+    Does nothing outside of a workflow.
+    """
     if path := os.environ.get("GITHUB_OUTPUT"):
         texts = {
             key: value if isinstance(value, str) else json.dumps(value)

@@ -1,8 +1,8 @@
 """Keep one GitHub issue for each stack, release and model that drifted.
 
-`python -m ml.repository.github.drift_issue` opens it when something differs from its declaration
-or evaluation, updates it, and closes it when nothing differs any more. It needs no installed
-package besides PyYAML.
+`python -m ml.repository.github.drift_issue` opens an issue when a stack or release differs from its
+declaration, or a model's requests from its evaluation. It updates the issue, and closes it when
+nothing differs. It needs no installed package besides PyYAML.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Subject:
     """The content of a drift issue."""
 
     name: str  # identifies the issue: a stack, or `release fraud_scoring prod`
-    title: str  # continues `Drift: 3 differences`
+    title: str  # what follows `Drift: 3 differences` in the issue's title
     begin: str  # first paragraph
     head: Sequence[str]  # column names of the table
     rows: Sequence[Sequence[str]]  # cells are Markdown; without rows the issue is closed
-    command: str  # shows all rows
+    command: str  # a shell command that shows all rows
     end: str  # last paragraph
 
 
 def post(github: GitHub, subject: Subject) -> str:
-    """Update the subject's issue; return a sentence on what was done."""
+    """Open, update or close the subject's issue; return what was done, as a sentence."""
     marker = f"<!-- drift {subject.name} -->"
     count = len(subject.rows)
     if not count:
@@ -54,7 +54,7 @@ def post(github: GitHub, subject: Subject) -> str:
 
 
 def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
-    """Return the issue about the differences of `infra drift`."""
+    """Return the content of a stack's issue, from the differences that `infra drift` found."""
     rows = [
         [
             code(difference.get("resource", "")),
@@ -79,7 +79,10 @@ def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
 
 
 def watched(environment: str, drifts: Sequence[Mapping[str, Any]]) -> Iterator[Subject]:
-    """Yield the issues about `ml release drift`; unknown results leave their issue unchanged."""
+    """Yield the contents of an environment's issues, from the results of `ml release drift`.
+
+    Unknown results are skipped, so their issues stay unchanged.
+    """
     for drift in drifts:
         if drift["unknown"]:
             continue
@@ -116,7 +119,7 @@ def _shown(value: object) -> str:
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command of the workflow."""
+    """Update the drift issues from the results of `infra drift` or `ml release drift`."""
     parser = argparse.ArgumentParser(prog="drift_issue", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--env", required=True, help="The stack or environment.")
     source = parser.add_mutually_exclusive_group(required=True)

@@ -1,4 +1,4 @@
-"""Find the environments to release and their approvers, and revert failed declarations.
+"""Find the environments to release and their approvers, and revert rolled-back declarations.
 
 `python -m ml.repository.github.releases` needs no installed package besides PyYAML.
 """
@@ -32,7 +32,10 @@ _RESULTS = re.compile(r"(release)\.json")
 
 
 def declaration(content: str, environment: str) -> str:
-    """Return the entry of an environment as JSON; the whole text if it cannot be parsed."""
+    """Return an environment's entry in the text of a release.yml, as JSON.
+
+    Returns "null" if it has none, and the whole text if it cannot be parsed.
+    """
     try:
         return json.dumps(_entries(content).get(environment), sort_keys=True, default=str)
     except ValueError:
@@ -40,9 +43,10 @@ def declaration(content: str, environment: str) -> str:
 
 
 def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
-    """Return main's text `now` with one environment's entry replaced by that of `wanted`.
+    """Return the text `now` with one environment's entry replaced by the entry in `wanted`.
 
-    Raises UserError if main's entry is neither the one that was `seen` nor the wanted one, or if
+    All arguments but `environment` are texts of release.yml: `now` is main's, `seen` the one that
+    the run started from. Raises UserError if the entry in `now` is in neither of the others, or if
     entries do not begin on separate lines.
     """
     try:
@@ -70,7 +74,7 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
 
 
 def _entries(content: str) -> dict[str, Any]:
-    """Parse the entries by environment; raise ValueError for invalid or ambiguous YAML."""
+    """Return the entries of a release.yml by environment; raise ValueError for invalid YAML."""
     try:
         entries = documents.parse(content, FILE).get(ENTRIES)
     except UserError as refused:
@@ -79,10 +83,10 @@ def _entries(content: str) -> dict[str, Any]:
 
 
 def _parts(content: str, environment: str) -> tuple[str, str, str]:
-    """Return the lines before an entry, of the entry ("" if absent), and after it.
+    """Split the text at an environment's entry: before it, the entry, after it.
 
-    Blank lines and comments below an entry are not part of it. Raises ValueError if entries do not
-    begin on separate lines.
+    The entry is "" if absent; blank lines and comments below it are not part of it. Raises
+    ValueError if entries do not begin on separate lines.
     """
     root = documents.parse(content, FILE).root
     lines = [f"{line}\n" for line in content.removesuffix("\n").split("\n")]
@@ -99,7 +103,7 @@ def _parts(content: str, environment: str) -> tuple[str, str, str]:
 def _lines_of(
     mapping: yaml.Node, lines: Sequence[str], end: int
 ) -> dict[str, tuple[int, int, yaml.Node]]:
-    """Return each key of a mapping → its first line, the line after its last one, and its value."""
+    """Return each key of a YAML mapping → its first line, the line after its last, its value."""
     if not isinstance(mapping, yaml.MappingNode) or mapping.flow_style:
         raise ValueError("no mapping in block style")
     starts = [key.start_mark.line for key, _ in mapping.value]
@@ -117,8 +121,8 @@ def _lines_of(
 def environments(root: Path, since: str = "") -> list[str]:
     """Return the environments whose declaration changed since a commit, in release order.
 
-    All if no commit is given or it is unknown here. A reverted change counts: it may have been
-    applied in between.
+    Returns all environments if `since` is "" or unknown here. A change that was reverted counts:
+    it may have been applied meanwhile.
     """
     names = stacks.environments(root)
     if not since or git.ask(root, "cat-file", "-e", f"{since}^{{commit}}") is None:
@@ -135,7 +139,7 @@ def environments(root: Path, since: str = "") -> list[str]:
 
 
 def _at(root: Path, commit: str, file: str) -> str | None:
-    """Return the text of a file in a commit, unchanged; None if it does not exist."""
+    """Return the text of a file in a commit; None if it does not exist."""
     try:
         return git.run(root, "cat-file", "blob", f"{commit}:{file}")
     except UserError:
@@ -143,10 +147,10 @@ def _at(root: Path, commit: str, file: str) -> str | None:
 
 
 def approver(github: GitHub, root: Path, environment: str) -> str:
-    """Return who approved this job: the reviewer of its GitHub environment, else who merged.
+    """Return the account that approved this run: the environment's reviewer, or GITHUB_ACTOR.
 
-    Raises UserError if main now declares something else for the environment, for example when an
-    old run is re-run: the approval was for another declaration.
+    Raises UserError if main's declaration for the environment has changed, for example when an old
+    run is re-run, since the approval was for another declaration.
     """
     main = github.head()
     for path in sorted((root / "ml/projects").glob(f"*/{FILE}")):
@@ -170,7 +174,11 @@ def approver(github: GitHub, root: Path, environment: str) -> str:
 
 
 def keep_issue(github: GitHub, result: Mapping[str, Any]) -> str:
-    """Open or update the issue about a rolled-back version; close it once a version serves."""
+    """Update the issue about a release; return what was done.
+
+    Opens or updates the issue if the release was rolled back, and closes it if the release was
+    applied or unchanged.
+    """
     project, environment = result["project"], result["environment"]
     marker = f"<!-- release {project} {environment} -->"
     where = f"{project} in {environment}"
@@ -187,7 +195,7 @@ def keep_issue(github: GitHub, result: Mapping[str, Any]) -> str:
 def revert(github: GitHub, root: Path, result: Mapping[str, Any]) -> str:
     """Open the pull request that reverts the declaration of a rolled-back version.
 
-    If main now declares something else, there is nothing to revert: the pull request is closed.
+    If main now declares another release, close that pull request instead. Returns what was done.
     """
     project, environment = result["project"], result["environment"]
     file = f"ml/projects/{project}/{FILE}"
@@ -218,9 +226,11 @@ def _branch(result: Mapping[str, Any]) -> str:
 def _before(
     root: Path, project: str, environment: str, live_digest: str
 ) -> tuple[str, dict[str, str | None], str]:
-    """Return the earlier release.yml, its evidence files, and the commit that declared the version.
+    """Return the release.yml to revert to, its evidence files, and the commit to revert.
 
-    Of earlier declarations, the one with the serving digest is used, else the latest one.
+    It is the newest earlier declaration that contains `live_digest`, the deployment that serves; if
+    none does, the previous declaration. Evidence is path → content, None to remove the file.
+    Raises UserError without an earlier declaration.
     """
     folder = f"ml/projects/{project}"
     file = f"{folder}/{FILE}"
@@ -247,14 +257,17 @@ def _before(
 
 
 def _history(root: Path, file: str) -> Iterator[tuple[str, str]]:
-    """Yield each commit that changed the file, newest first, and the text before it."""
+    """Yield each commit that changed the file, newest first, and the file's text before it."""
     log = ("log", "--first-parent", "--format=%H", "--", file)
     for commit in (git.ask(root, *log) or "").split():
         yield commit, _at(root, f"{commit}^", file) or ""
 
 
 def _left(environment: str) -> Sequence[Mapping[str, Any]]:
-    """Return the results of an environment's release job in this run; () without any."""
+    """Return the results of an environment's release job in this run; [] without any.
+
+    Raises UserError if the artifact is invalid.
+    """
     app, job = GitHub.of_workflow(), f"release ({environment})"
     reader = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
     run, name = int(os.environ["GITHUB_RUN_ID"]), f"release-{environment}"
@@ -266,7 +279,7 @@ def _left(environment: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _revert(root: Path, environments: Sequence[str]) -> None:
-    """Open the pull requests that revert rolled-back versions; one failure stops no other."""
+    """Open the pull requests that revert rolled-back versions; raise UserError at the end."""
 
     def revert_all(environment: str) -> None:
         results = [result for result in _left(environment) if result["outcome"] == "rolled-back"]
@@ -277,7 +290,7 @@ def _revert(root: Path, environments: Sequence[str]) -> None:
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """The commands of release.yml."""
+    """Run a command of the workflow release.yml."""
     parser = argparse.ArgumentParser(prog="releases", description=(__doc__ or "").split(".")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     listed = commands.add_parser("environments", help="Print those to release, as JSON.")

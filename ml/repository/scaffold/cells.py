@@ -1,4 +1,4 @@
-"""Read the table of `ml new` as texts."""
+"""Read the CSV file of `ml new`, with all cells as strings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ANOTHER = "name another file: --table FILE"
 
 
 def _sniffed(start: str) -> type[csv.Dialect]:
-    """Detect the CSV dialect from a file's first lines.
+    """Detect the CSV dialect from the start of a file.
 
-    If that fails, for example because long rows leave only one in the sample, use the only
-    delimiter in the header.
+    If that fails, for example since long rows leave only one in the sample, use the delimiter in
+    the header. Raises csv.Error if the header has several or none.
     """
     try:
         return csv.Sniffer().sniff(start, _DELIMITERS)
@@ -41,7 +41,7 @@ def _sniffed(start: str) -> type[csv.Dialect]:
 
 
 def line_of(path: Path, form: Mapping[str, Any], row: int) -> int:
-    """Return the line number of a row of the table."""
+    """Return the line number in the file of a row, counted from 0; `form` is of `read_cells`."""
     return next(islice(_records(path, form), row + 1, None))[0]
 
 
@@ -51,7 +51,7 @@ def _records(path: Path, form: Mapping[str, Any]) -> Iterator[tuple[int, list[st
 
 
 def _wider(path: Path, form: Mapping[str, Any], width: int) -> Problem | None:
-    """Return the problem of the first row with more fields than the header; None without one."""
+    """Return a problem for the first row with more than `width` fields; None if there is none."""
     for line, record in _records(path, form):
         if len(record) > width:
             delimiter = "tab" if form["delimiter"] == "\t" else f"`{form['delimiter']}`"
@@ -63,7 +63,10 @@ def _wider(path: Path, form: Mapping[str, Any], width: int) -> Problem | None:
 
 
 def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
-    """Return the cells as stripped texts, and the schema's fields about the CSV format."""
+    """Return the cells as stripped strings, and the CSV format as fields of the schema.
+
+    Raises UserError for an unreadable file, and for missing or repeated column names.
+    """
     import pandas as pd
 
     expected, hint = "a text file (CSV) in UTF-8 with a header", "save it as CSV UTF-8"

@@ -1,4 +1,4 @@
-"""Define the libraries of `ml new --model`, and what their jobs and gates need."""
+"""Define the libraries of `ml new --model` and the settings of their jobs and gates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Library:
     """A library for training."""
 
     settings: Mapping[str, int | float]  # default hyperparameters
-    search: Mapping[str, Mapping[str, Any]]  # search space of each of `settings`
-    formats: tuple[str, ...]  # of the model folder's files, as in the gate `format`
-    encoding: Encoding = "codes"  # of features
+    search: Mapping[str, Mapping[str, Any]]  # hyperparameter → search space of a sweep
+    formats: tuple[str, ...]  # formats of the model's files, as in the gate `format`
+    encoding: Encoding = "codes"  # encoding of categorical features
     environment: str = "ml-cpu"  # name of the Azure ML environment
-    resumes: bool = False  # training keeps checkpoints
-    tolerance: float = 1e-9  # between predictions of the fitted and the saved model
+    resumes: bool = False  # whether training resumes from checkpoints
+    tolerance: float = 1e-9  # largest difference of the fitted and the saved model's predictions
 
 
 def _uniform(low: float, high: float) -> Mapping[str, Any]:
@@ -89,7 +89,7 @@ SEQUENCE_LIBRARY = Library(
 
 
 def objective(library: str, task: str, metric: str) -> str:
-    """Return LightGBM's or XGBoost's name of the loss for a task and a metric; "" for others."""
+    """Return the name of a library's loss for a task and metric; "" for scikit-learn and others."""
     loss = "quantile" if metric in QUANTILES else "mae" if metric == "mae" else task
     return _OBJECTIVES.get(library, {}).get(loss, "")
 
@@ -108,7 +108,7 @@ _OBJECTIVES: Mapping[str, Mapping[str, str]] = {
 
 
 def estimator(task: str, metric: str) -> str:
-    """Return the name of scikit-learn's linear model for a task and a metric."""
+    """Return the class name of scikit-learn's linear model for a task and a metric."""
     if task != "regression":
         return "LogisticRegression"
     return "QuantileRegressor" if metric == "mae" or metric in QUANTILES else "Ridge"

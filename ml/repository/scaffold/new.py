@@ -29,14 +29,15 @@ TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".jinja"
 # Larger files make every clone slow; GitHub warns at 50 MB.
 LARGEST = 20_000_000
-# The project's primary metric → AutoML's primary metric: Azure ML has only a few.
+# The project's primary metric → the closest primary metric that Azure ML's AutoML has.
 AUTOML_METRICS = {
     **{"accuracy": "accuracy", "average_precision": "average_precision_score_weighted"},
     **{"mae": "normalized_mean_absolute_error", "r2": "r2_score"},
 }
 # The formats of AutoML's ensemble members, as in the gate `format`.
 AUTOML_FORMATS = ("lightgbm-text", "onnx", "xgboost-json", "json")
-# The templates of a table that a forecasting project shares; its own ones are in `series`.
+# The templates that forecasting projects share with others; those of forecasting only are in
+# `series`.
 _SHARED = frozenset(
     [
         *("__init__.py", "release.yml", "data/NAME.yml", "data/NAME.schema.yml"),
@@ -68,10 +69,10 @@ def new(
 ) -> NewProject:
     """Write `ml/projects/NAME` for a table, and copy the table into it.
 
-    With `datastore`, an Azure ML URI (`azureml://datastores/…`), the data asset refers to that, and
-    the table is only read, as a sample. `model` is one of LIBRARIES. `series` makes it a
-    forecasting project. Raises UserError, and writes nothing, if the name is taken or invalid, and
-    if no project can be made from the table.
+    With `datastore`, an Azure ML URI (`azureml://datastores/…`), the data asset refers to that URI,
+    and the table is only a sample that is not copied. `model` is one of LIBRARIES. With `series`,
+    the project is a forecasting project. Raises UserError, with nothing written, if the name is
+    taken or invalid, and if the table does not suit a project.
     """
     package = name.replace("-", "_")
     folder = root / "ml" / "projects" / package
@@ -134,12 +135,12 @@ def _kind_problem(choices: Choices, model: str, series: SeriesChoices | None) ->
 
 
 def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[Path, str]:
-    """Return the texts of the project's files by path; `tests` is a separate folder."""
+    """Return each file of the project → its text; paths below `tests` go to tests/projects/NAME."""
     features = [column.name for column in about.features]
     is_series = about.task == TASK
     library = SEQUENCE_LIBRARY if model == SEQUENCE else LIBRARIES[model]
     rows: Any = about.head["rows"]
-    # AutoML models are served in that environment, and evaluated without the schema's `folds`.
+    # AutoML models are served in ml-cpu, and need enough rows for an evaluation without `folds`.
     has_automl = library.environment == "ml-cpu" and 2 * rows[0] >= FEWEST_ROWS
     values = {
         "name": package,
@@ -161,7 +162,7 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
         "objective": objective(model, about.task, about.primary_metric),
         "estimator": estimator(about.task, about.primary_metric),
         "formats": [*dict.fromkeys((*library.formats, *(AUTOML_FORMATS if has_automl else ())))],
-        # On Azure, the folds of an AutoML job would split groups.
+        # No cross-validation with groups: Azure's AutoML would split a group between folds.
         "cross_validated": "folds" in about.head and "group" not in about.head,
         "automl_metric": AUTOML_METRICS.get(
             about.primary_metric,
@@ -172,7 +173,7 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
         "answer": TASKS[about.task].answer,
         "quantile": QUANTILES.get(about.primary_metric),
         "largest": _rounded(about.baseline * 10),
-        # With folds, validation has few rows, so its mean varies more: allow twice the gap.
+        # With folds, validation has few rows, so its metrics vary more: allow twice the gap.
         "gap": _rounded(
             (0.1 if about.spread == 1.0 else about.baseline / 4)
             * (2 if "folds" in about.head else 1)
@@ -191,7 +192,7 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
             continue
         if path.parts[0] == "models" and path.name != f"{model}.py{_SUFFIX}":
             continue
-        if path.parts[0] == "tests" and datastore:  # which has no table here
+        if path.parts[0] == "tests" and datastore:  # the tests need the table
             continue
         if Path(str(path).removesuffix(_SUFFIX)) in _AUTOML and not has_automl:
             continue
@@ -203,7 +204,7 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
 
 @cache
 def _environment() -> Environment:
-    """Return a Jinja2 environment with other brackets: Azure ML's placeholders are ${{…}}."""
+    """Return a Jinja2 environment without `{{…}}`, which Azure ML uses for its placeholders."""
     jinja = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -230,18 +231,18 @@ def _yaml(value: Any) -> str:
 
 
 def _column(column: Column) -> str:
-    """Return a column as an entry of the schema, without default values."""
+    """Return a column as one line of the schema's YAML, without fields that have their default."""
     usual: Mapping[str, object] = {"unique": False, "refers_to": "", "optional": False}
     return _yaml({name: value for name, value in vars(column).items() if usual.get(name) != value})
 
 
 def _rounded(number: float) -> float:
-    """Round to three significant digits, as a person would write a threshold."""
+    """Round to three significant digits."""
     return float(f"{number:.3g}")
 
 
 def next_commands(project: NewProject) -> Sequence[str]:
-    """Return the commands to run after `ml new`, up to a served model."""
+    """Return the shell commands to run after `ml new`, up to a served model."""
     folder = repository.shown(project.folder)
     return (
         f"ml run {folder}/jobs/sweep.yml",

@@ -1,6 +1,6 @@
-"""Profile a table: the types of its columns, the task, and how to split, slice and measure it.
+"""Profile a table: infer its column types, task, splits, slices and primary metric.
 
-All results are first guesses that `ml new` writes down for a person to correct.
+All results are first guesses, which `ml new` writes into files for a person to correct.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from ml.toolkit.data.tables import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# Split by time, validation and test have a fifth of the rows each, and the gates require a
-# hundred rows in both.
+# A split by time has a fifth of the rows in validation and in test; the gates require 100 in both.
 FEWEST_ROWS = 600
-# Otherwise three quarters are tested out of fold, and the gates require thirty rows in validation.
-# With more rows a fifth is enough: with 600 rows, the interval of the AUC difference of two equal
-# models is as wide as the margin of `non-inferiority`.
+# Small tables without a time column use cross-validation: three quarters of the rows are tested out
+# of fold, and the gates require 30 rows in validation. Above the maximum, a fifth of the rows (600)
+# is enough: the interval of two equal models' AUC difference is as wide as the margin of
+# `non-inferiority`.
 FEWEST_ROWS_OF_FOLDS, MOST_ROWS_OF_FOLDS = 150, 3000
 FOLDS = 5
-# With more distinct values, whole numbers are a regression target, not classes.
+# A target of whole numbers with more distinct values means regression, not classes.
 MOST_CLASSES = 20
-# Text with more distinct values, or with more than half as many as rows, is a name or free text.
+# A text column with more distinct values, or more than one for two rows, is no category.
 MOST_CATEGORIES = 200
-# The share of numbers from which words in a column are typing errors or codes for "unknown". It is
-# higher for few distinct numbers: floors are 1, 2, 3 and G.
+# In a column with at least this share of numbers, words are probably typing errors or codes for
+# "unknown". The share is higher for few distinct numbers: a storey may be 1, 2, 3 or G.
 MOSTLY_NUMBERS, MOSTLY_FEW_NUMBERS = 0.5, 0.8
-# The most values of a slice column.
+# Maximum distinct values of a slice column.
 MOST_SLICES = 10
 FEWEST_IN_SLICE, FEWEST_IN_SLICE_OF_FOLDS = 100, 40
-# Rows that are searched for leaks.
+# Maximum rows that are checked for target leakage.
 MOST_CHECKED = 20_000
-# Words in column names of attributes that anti-discrimination law usually protects (EU Charter of
-# Fundamental Rights, article 21; US Equal Credit Opportunity Act), and of columns that are no
-# group.
+# Words in the names of columns with attributes that anti-discrimination law usually protects (EU
+# Charter of Fundamental Rights, article 21; US Equal Credit Opportunity Act), and of columns that
+# do not define groups.
 _PROTECTED = frozenset(
     [
         *("sex", "gender", "race", "ethnicity", "ethnic", "age", "senior", "nationality"),
@@ -70,28 +70,29 @@ _NO_GROUP = frozenset(("phone", "telephone", "mobile", "fax", "email", "mail", "
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # The number of sample requests: enough for a canary to compare prediction distributions.
 SAMPLES = 100
-# `ml new --kind`: a model that reads one column of texts by their words.
+# `ml new --kind sequence`: a model that reads one text column as a sequence of words.
 SEQUENCE = "sequence"
-# The choices that name a column.
+# The fields of Choices that are names of columns.
 _COLUMNS = frozenset(("target", "id", "group", "time", "slice", "text"))
 _ID = ("id", "key", "uuid", "guid", "number", "index", "nr", "nummer")
-# Whole numbers look like ids from these shares of distinct values and correlations with time.
+# Minimum share of distinct values, and minimum rank correlation with time or with the row order,
+# at which whole numbers look like ids.
 MOSTLY_DISTINCT, ASCENDING = 0.95, 0.95
-# A positive class below this share has few scores above the threshold of 0.5.
+# A positive class below this share is rare: few scores exceed the threshold of 0.5.
 RARE_POSITIVE = 0.2
-# Numbers with leading zeros, such as 003, are codes.
+# Numbers with leading zeros, such as 003, are codes: `_PADDED`.
 _DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{4}\b", re.ASCII)
 _PADDED = re.compile(r"[+-]?0\d", re.ASCII)
-# 8398,03 and 8.398,03; 8,398 and 8,398.03.
+# Numbers with commas: 8398,03 and 8.398,03; 8,398 and 8,398.03.
 _COMMA = re.compile(r"[+-]?((\d+|\d{1,3}(\.\d{3})+),\d+|\d{1,3}(,\d{3})+(\.\d+)?)", re.ASCII)
-# 31.949 and 1.234.567, where 0.949 would be a decimal.
+# Numbers whose dots may be thousands separators: 31.949 and 1.234.567, but not 0.949.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", re.ASCII)
 _POSITIVE = frozenset({"1", "yes", "true", "y", "t"})
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The user's choices about the table; "" means: infer it."""
+    """The user's choices about the table; "" means that the value is inferred."""
 
     target: str
     task: str = ""
@@ -101,23 +102,23 @@ class Choices:
     group: str = ""
     time: str = ""
     slice: str = ""
-    kind: str = ""  # SEQUENCE, or "" for a project of numbers and categories
-    text: str = ""  # of a SEQUENCE
+    kind: str = ""  # SEQUENCE, or "" for a project with numeric and categorical features
+    text: str = ""  # the text column of a SEQUENCE project
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A table as a project needs it."""
+    """Everything about a table that the project's files need."""
 
     task: Task
     primary_metric: str
-    head: Mapping[str, object]  # fields of the schema above its columns
+    head: Mapping[str, object]  # fields of the schema besides its columns
     columns: tuple[Column, ...]
-    classes: int  # 0 unless multiclass
-    baseline: float  # primary metric of a constant prediction, or of seasonal naive
-    spread: float  # largest minus smallest target; classes: 1; forecasting: 0
-    samples: Sequence[Sequence[Any]]  # rows as requests send them
-    doubts: Sequence[str] = ()  # sentences about columns whose guess may be wrong
+    classes: int  # number of classes; 0 unless multiclass
+    baseline: float  # primary metric of a constant prediction; forecasting: of seasonal naive
+    spread: float  # largest minus smallest target; classification: 1; forecasting: 0
+    samples: Sequence[Sequence[Any]]  # sample requests: the features of a row, or a series
+    doubts: Sequence[str] = ()  # sentences about guesses that may be wrong
     leaks: Sequence[str] = ()  # sentences about columns that predict the target too well
 
     @property
@@ -132,9 +133,9 @@ class Profile:
 
     @property
     def features(self) -> tuple[Column, ...]:
-        """Return the columns that the model reads."""
+        """Return the columns that are features of the model; () for forecasting."""
         if "horizon" in self.head:
-            return ()  # `known` is for a person to fill in
+            return ()  # a person lists a forecast's features in the schema's `known`
         if text := self.head.get("text"):
             return tuple(column for column in self.columns if column.name == text)
         used = {self.head.get(name) for name in ("target", "id", "group", "time")}
@@ -144,7 +145,7 @@ class Profile:
 
     @property
     def excluded_columns(self) -> tuple[Column, ...]:
-        """Return the columns that the model does not read, without the target."""
+        """Return the columns that are neither features nor the target, time or series' names."""
         used: list[object] = [self.head["target"]]
         if "horizon" in self.head:
             used += [self.head["time"], *self.head["series"]]  # type: ignore[misc]
@@ -156,7 +157,7 @@ class Profile:
 
 
 def profile(path: Path, choices: Choices) -> Profile:
-    """Profile a text file with a header; raise UserError if no project can be made from it."""
+    """Profile a CSV file with a header; raise UserError if it does not suit a project."""
     frame, form = read_cells(path)
     names = list(frame.columns)
     for option, name in vars(choices).items():
@@ -225,7 +226,7 @@ def profile(path: Path, choices: Choices) -> Profile:
     head |= {name: value for name, value in optional.items() if value}
     if folds:
         head["folds"] = folds
-    # From FEWEST_ROWS on there is also an AutoML job, whose models are evaluated without folds.
+    # With FEWEST_ROWS there is an AutoML job, too; its models are evaluated without folds.
     fewest = FEWEST_IN_SLICE_OF_FOLDS if folds and len(frame) < FEWEST_ROWS else FEWEST_IN_SLICE
     excluded = {choices.target, own_id, choices.group}
     head["slices"] = [choices.slice]
@@ -302,10 +303,11 @@ def column_of(name: str, cells: pd.Series[str]) -> Column:
 
 
 def thousands(name: str, cells: pd.Series[str], delimiter: object) -> str:
-    """Return a note if dots may be thousands separators, or "".
+    """Return a note if dots in a column may be thousands separators; else "".
 
-    Decimals would differ in their number of digits. Unless semicolons suggest a decimal comma,
-    there must also be numbers without a dot, all below 1000.
+    They may be if three digits follow each dot, since decimals would vary in length. Unless
+    semicolons as delimiters suggest a decimal comma, there must also be numbers without a dot, all
+    below 1000.
     """
     values = cells[~cells.isin(MISSING)].unique().tolist()
     dotted = [value for value in values if "." in value]
@@ -325,14 +327,17 @@ def thousands(name: str, cells: pd.Series[str], delimiter: object) -> str:
 
 
 def _is_id(name: str) -> bool:
-    """Return whether a column's name looks like an id's."""
+    """Return whether a column's name looks like the name of an id."""
     return name.casefold().endswith(_ID) or (_WORD.findall(name) or [""])[-1].casefold() == "no"
 
 
 def _like_ids(
     frame: pd.DataFrame, features: Sequence[Column], times: Sequence[str]
 ) -> Iterator[str]:
-    """Yield notes on distinct whole numbers that ascend, or whose column is named like an id."""
+    """Yield a note for each feature that looks like an id.
+
+    It has distinct whole numbers, and a name like an id's or values in the order of time or rows.
+    """
     import pandas as pd
 
     rows = pd.Series(range(len(frame)), dtype=float)
@@ -354,7 +359,7 @@ def _like_ids(
 
 
 def _copies(frame: pd.DataFrame) -> Iterator[str]:
-    """Yield a note about duplicate rows, unless most are, as in a table of few values."""
+    """Yield a note about duplicate rows; none if most rows are, as in tables of few values."""
     copies = int(frame.duplicated().sum())
     if 0 < 2 * copies <= len(frame):
         rows = (
@@ -367,7 +372,7 @@ def _copies(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
-    """Yield notes on values that a person may want to correct before training."""
+    """Yield notes on a column's values that a person may want to correct before training."""
     counts = cells[~cells.isin(MISSING)].value_counts()
     total, name = int(counts.sum()), _quoted(column.name)
     if column.type in ("category", "id", "text") and all(map(_DATE.match, counts.index)) and total:
@@ -411,7 +416,10 @@ def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
 
 
 def _leaks(frame: pd.DataFrame, features: Sequence[Column], labels: Any) -> list[Check]:
-    """Check whether features predict the target too well, alone or together."""
+    """Return the checks for target leakage: features that predict it too well, alone or together.
+
+    Returns [] if the checked rows have only one label.
+    """
     import pandas as pd
 
     step = -(-len(frame) // MOST_CHECKED)
@@ -428,12 +436,12 @@ def _leaks(frame: pd.DataFrame, features: Sequence[Column], labels: Any) -> list
     try:
         alone = leakage.features(table, labels[::step], names, codes)
         return [*alone, *leakage.together(table, labels[::step], names)]
-    except ValueError:  # all rows that are checked have one label
+    except ValueError:  # the checked rows have only one label
         return []
 
 
 def _quoted(value: object) -> str:
-    """Return a name or a cell, escaped and shortened, for a sentence."""
+    """Return a value for a sentence: in backticks, escaped, at most 40 characters."""
     return f"`{printable(str(value))[:40]}`"
 
 
@@ -446,7 +454,10 @@ def _is_time(value: str) -> bool:
 
 
 def _text(path: Path, choices: Choices, columns: Sequence[Column], frame: pd.DataFrame) -> str:
-    """Return the text column of a SEQUENCE model: the one with the most words per row."""
+    """Return the text column of a SEQUENCE project: the choice, or that with the longest texts.
+
+    Raises UserError if there is none, or if the choice has another role.
+    """
     used = {choices.target, choices.id, choices.group, choices.time}
     if choices.text:
         if choices.text in used:
@@ -467,7 +478,7 @@ def _text(path: Path, choices: Choices, columns: Sequence[Column], frame: pd.Dat
 
 
 def _as(column: Column, choices: Choices, about: TargetColumn, text: str) -> Column:
-    """Return the column with the type that its role in the project requires."""
+    """Return the column with the type that its role requires: text, target, id or time."""
     if column.name == text:
         return replace(column, type="text", unique=False)
     if column.name == choices.target and not about.types:
@@ -503,7 +514,7 @@ def _task(choices: Choices, target: pd.Series[str]) -> Task:
 
 
 def _positive(target: pd.Series[str]) -> str:
-    """Return the positive class: the value that means yes, else the rarer one."""
+    """Return the positive class: the value in _POSITIVE, such as `yes`, else the rarest one."""
     counts = target.value_counts()
     affirmative = [str(name) for name in counts.index if str(name).casefold() in _POSITIVE]
     return affirmative[0] if len(affirmative) == 1 else str(counts.index[-1])
@@ -512,11 +523,13 @@ def _positive(target: pd.Series[str]) -> str:
 def _slices(
     frame: pd.DataFrame, columns: Sequence[Column], excluded: set[str], fewest: int, text: str
 ) -> list[str]:
-    """Choose the slice columns.
+    """Return the names of the slice columns.
 
-    They are the columns of usually protected attributes. Without any, it is the column of few
-    values whose second most frequent value has the most rows, else the first numeric column, cut
-    into thirds. Names with a dot are skipped, since gates.yml cannot contain them.
+    These are the columns with usually protected attributes. Without any, it is one column: among
+    those of few values, the one whose second most frequent value has the most rows; else the first
+    numeric column, cut into thirds; else the text column. `fewest` is the minimum number of rows of
+    the second most frequent value. Names with a dot are skipped, since gates.yml cannot contain
+    them. Raises UserError if no column is suitable.
     """
     usable = [
         column
@@ -530,20 +543,20 @@ def _slices(
     protected: list[str] = []
     for column in usable:
         counts = frame[column.name][~frame[column.name].isin(MISSING)].value_counts()
-        is_compared = len(counts) > 1 and counts.iloc[1] >= fewest  # of smaller values none is
+        is_compared = len(counts) > 1 and counts.iloc[1] >= fewest  # gates ignore small slices
         is_cut = column.type != "category" and len(counts) > MOST_SLICES
         if is_compared and len(counts) <= MOST_SLICES:
             by_size[column.name] = int(counts.iloc[1])
         if _is_protected(column.name) and (is_compared or is_cut):
             protected.append(column.name)
     names = [column.name for column in usable if column.type != "category"]
-    numbers = sorted(names, key=_is_id)  # ids are the last
+    numbers = sorted(names, key=_is_id)  # ids last
     if protected:
         return protected
     if by_size:
         return [max(by_size, key=lambda name: by_size[name])]
     if not numbers and text and "." not in text:
-        return [text]  # by its length
+        return [text]  # sliced by its length
     if not numbers:
         actual = "no column divides the rows into groups that can be compared"
         expected = f"a column of at most {MOST_SLICES} values, or a number"
@@ -557,12 +570,12 @@ def _is_protected(name: str) -> bool:
 
 
 def _words(name: str) -> set[str]:
-    """Return the words of a column's name: `SeniorCitizen` and `marital_status` have two."""
+    """Return the words of a name in lower case: `SeniorCitizen` → {senior, citizen}."""
     return {word.casefold() for word in _WORD.findall(name)}
 
 
 def _same_answer(task: Task, metric: str, labels: Any, classes: Sequence[str]) -> float:
-    """Return the primary metric of the best constant prediction in hindsight."""
+    """Return the primary metric of the best constant prediction for these labels."""
     answer = constant_answer(task, metric, labels, len(labels), classes)
     ids = [str(number) for number in range(len(labels))]
     return metric_values(task, Rows(ids, labels, answer), classes)[metric]

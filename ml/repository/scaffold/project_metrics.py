@@ -1,4 +1,4 @@
-"""Check a project's metrics for `ml check`: names that its task does not have."""
+"""Check, for `ml check`, that a project's files name only metrics, slices and splits it has."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ml.toolkit.data import series
 from ml.toolkit.data.datasets import Target
 from ml.toolkit.data.tables import MOST_SHOWN, SchemaRefused, TableSchema, read_table
 
-# The functions of ml.toolkit that take the task and the primary metric.
+# The callables of ml.toolkit with the parameters task and primary_metric.
 _CALLS = frozenset({"evaluate", "Evaluation"})
-# The gate settings with entries by metric; a test compares.
+# The gate settings with a metric in their keys; a test keeps the list complete.
 SETTINGS = (
     *(("quality", name) for name in ("bounds", "at_least", "at_most")),
     *(("gap", "at_most"), ("fairness", "at_most"), ("fairness", "ratio_at_least")),
     ("non-inferiority", "spreads"),
 )
-# The gate settings with names of slice columns, and of splits: in a list, or before the metric.
+# The gate settings that name slice columns, and splits: in a list, or in keys before the metric.
 SLICES = (
     *(("fairness", name) for name in ("dimensions", "at_most", "ratio_at_least")),
     ("non-inferiority", "slices"),
@@ -36,18 +36,18 @@ SPLITS = (
     *(("quality", name) for name in ("at_least", "at_most")),
     *(("gap", "at_most"), ("non-inferiority", "splits")),
 )
-# Where a project defines custom metrics, in a table `METRICS`.
+# The module in which a project defines custom metrics, in a dict METRICS.
 METRICS = "metrics.py"
-# The splits of a dataset; trials are compared on the first.
+# The splits of a dataset. Trials are compared on the first one.
 PARTS = ("validation", "test", "train")
-# The largest table that is compared with its schema.
+# Maximum bytes of a table that is checked against its schema.
 MOST_BYTES = 20_000_000
 
 
 def schema_problems(path: Path) -> Sequence[Problem]:
-    """Return the problems of a schema file of one or several tables.
+    """Return the problems of a schema file, which has one or several tables.
 
-    A file with another layout is the project's own and not checked.
+    Files with another layout are the project's own and are not checked.
     """
     document = documents.read(path)
     several = document.get("tables")
@@ -66,10 +66,10 @@ def schema_problems(path: Path) -> Sequence[Problem]:
 
 
 def _data_problems(path: Path, document: Document) -> Iterator[Problem]:
-    """Yield how a table in the repository differs from its schema, the first row of each kind."""
+    """Yield problems of rows that violate the schema: for each kind, the first such row."""
     asset = path.with_name(f"{path.name.removesuffix('.schema.yml')}.yml")
     stated = documents.read(asset).get("path") if asset.is_file() else None
-    # The file is missing if the data is in the cloud.
+    # No file exists if the data is in a datastore.
     table = path.parent / str(stated) / str(document.get("file")) if stated else path
     boundary = repository.boundary(path)
     is_inside = boundary is not None and table.resolve().is_relative_to(boundary)
@@ -100,7 +100,7 @@ def _table_problems(
     raw: Mapping[str, Any],
     custom: Mapping[str, CustomMetric],
 ) -> Iterator[Problem]:
-    """Yield the problems of one table's schema `raw`, which is at `above` in the document."""
+    """Yield the problems of one table's schema `raw`; `above` are its keys in the document."""
     try:
         columns = TableSchema.parse(raw).columns
         if raw.get("task") == series.TASK:
@@ -141,7 +141,7 @@ def evaluation_problems(path: Path) -> Iterator[Problem]:
 def gate_problems(path: Path) -> Iterator[Problem]:
     """Yield a problem for each metric in gates.yml that the task lacks: no model could pass.
 
-    Nothing is checked if the project's files do not state its task.
+    Custom metrics must have bounds. Nothing is checked if the project's task is unknown.
     """
     document, task = documents.read(path), _task(path.parent)
     if task is None:
@@ -166,8 +166,8 @@ def gate_problems(path: Path) -> Iterator[Problem]:
 def name_problems(path: Path) -> Iterator[Problem]:
     """Yield a problem for each slice and split in gates.yml that the evaluation lacks.
 
-    Known are those of the table's schema, and all strings in evaluate.py. Without a schema nothing
-    is checked.
+    Names in the table's schema and all strings in evaluate.py count as known. Nothing is checked
+    without a schema.
     """
     document, schemas = documents.read(path), _schemas(path.parent)
     nodes = ast.walk(_parse(path.parent / "evaluate.py"))
@@ -195,11 +195,11 @@ def name_problems(path: Path) -> Iterator[Problem]:
 
 
 def sweep_problems(path: Path) -> Iterator[Problem]:
-    """Yield problems of sweeps: primary metrics that no trial logs, and wrong goals.
+    """Yield the problems of a spec's sweeps: primary metrics that no trial logs, and wrong goals.
 
-    A name counts as logged if it is one of `Dataset.metrics`, or may result from a string in the
-    project's code. Without a schema, other code may log metrics too: then only a name that is
-    similar to a metric of the task is rejected.
+    A name counts as logged if `Dataset.metrics` logs it, or if a string in the project's code may
+    produce it. Without a schema, other code may log metrics too, so only misspelt names of the
+    task's metrics are problems.
     """
     folder = path.parent.parent
     task = _task(folder)
@@ -231,7 +231,7 @@ def sweep_problems(path: Path) -> Iterator[Problem]:
 def _goal_problems(
     document: Document, keys: tuple[Key, ...], metric: str, goal: Goal | None
 ) -> Iterator[Problem]:
-    """Yield a problem if a sweep's goal contradicts its metric's; None means that is unknown."""
+    """Yield a problem if a sweep's goal is not `goal`, its metric's; None if that is unknown."""
     goal_keys = (*keys[:-1], "goal")
     stated = str(document.get(*goal_keys)).lower()
     if goal and stated != goal and stated in get_args(Goal):
@@ -247,7 +247,7 @@ def _other_metric(
     metric: str,
     schemas: Sequence[Document],
 ) -> Iterator[Problem]:
-    """Yield a warning for a sweep whose metric is not the one that versions are compared by."""
+    """Yield a warning if a sweep's metric is not the schema's, which compares model versions."""
     names = sorted({str(schema.get("primary_metric")) for schema in schemas})
     if names and metric not in names:
         actual = f"`primary_metric` is `{part}_{metric}`, versions are compared by another"
@@ -258,7 +258,7 @@ def _other_metric(
 
 
 def _unknown(actual: str, name: str, task: str, names: Collection[str], place: Place) -> Problem:
-    """Return the problem of an unknown metric, with a suggestion similar to `name`."""
+    """Return the problem for an unknown metric `name`; its hint has the most similar known one."""
     close = nearest(name, names) or [metric for metric in names if sorted(metric) == sorted(name)]
     expected = f"a metric of a {task} model: {', '.join(names)}"
     hint = f"did you mean `{close[0]}`?" if close else ""
@@ -266,7 +266,7 @@ def _unknown(actual: str, name: str, task: str, names: Collection[str], place: P
 
 
 def _objectives(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[Key, ...]]:
-    """Yield the keys of the primary metrics of a sweep, or of a pipeline's sweeps."""
+    """Yield the key path of `primary_metric` for a sweep, or for each sweep of a pipeline."""
     if isinstance(value, dict):
         objective = value.get("objective")
         if value.get("type") == "sweep" and isinstance(objective, dict):
@@ -291,7 +291,7 @@ def _task(folder: Path) -> Task | None:
 
 
 def metric_problems(path: Path) -> Iterator[Problem]:
-    """Yield the names in a project's metrics.py that no custom metric can have."""
+    """Yield a problem for each name in metrics.py that a custom metric must not have."""
     for key, _ in _own_entries(path):
         if wrong := custom_metric_fault(str(key.value), EVERY_METRIC):
             place = Place(repository.shown(path), key.lineno)
@@ -299,7 +299,10 @@ def metric_problems(path: Path) -> Iterator[Problem]:
 
 
 def _custom_metrics(folder: Path) -> Mapping[str, CustomMetric]:
-    """Return the names and goals of the project's custom metrics; their ranges are not read."""
+    """Return the project's custom metrics by name; their ranges are placeholders.
+
+    metrics.py is parsed, not run. An unknown goal becomes `maximize`.
+    """
     return {
         str(key.value): CustomMetric(goal or "maximize", (0.0, 1.0))
         for key, goal in _own_entries(folder / METRICS)
@@ -308,7 +311,7 @@ def _custom_metrics(folder: Path) -> Mapping[str, CustomMetric]:
 
 
 def _own_entries(path: Path) -> Iterator[tuple[ast.Constant, Goal | None]]:
-    """Yield the names in the dict `METRICS` with the metrics' goals; None for a computed goal."""
+    """Yield each key of the dict METRICS in a module, with the metric's goal; None if computed."""
     for node in _parse(path).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         table = getattr(node, "value", None)
@@ -323,9 +326,9 @@ def _own_entries(path: Path) -> Iterator[tuple[ast.Constant, Goal | None]]:
 
 
 def _calls(path: Path) -> Iterator[tuple[ast.Constant | None, str | None]]:
-    """Yield the primary metric and the task of every evaluation in the code; None if computed.
+    """Yield the arguments `primary_metric` and `task` of each call in `_CALLS`; None if computed.
 
-    Only string literals and constants of the module are read.
+    Only string literals and module constants are resolved.
     """
     tree = _parse(path)
     constants = {
@@ -351,9 +354,10 @@ def _calls(path: Path) -> Iterator[tuple[ast.Constant | None, str | None]]:
 
 
 def _logged(folder: Path) -> Iterator[str]:
-    """Yield regular expressions of the strings in the project's code; computed parts are `.+`.
+    """Yield regular expressions for the metric names that the project's code may log.
 
-    evaluate.py is skipped, since it logs to another run.
+    Each string and f-string yields one; computed parts become `.+`. evaluate.py is skipped, since
+    it logs to another run.
     """
     for path in folder.rglob("*.py"):
         for node in ast.walk(_parse(path)) if path.name != "evaluate.py" else ():

@@ -1,4 +1,4 @@
-"""Profile a table of time series for `ml new --horizon`: its types, season and cutoffs."""
+"""Profile a table of time series for `ml new --horizon`: column types, season and cutoffs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ml.toolkit.data.datasets import TEST
 from ml.toolkit.data.series import TASK, Head, Panel, panel_of_any_length
 from ml.toolkit.data.tables import Column, DataRefused, Flaw, TableSchema
 
-# Intervals resample series and need ten; the slices by size have half of the series each, and
-# the gate `fairness` compares at least two slices.
+# Bootstrap intervals resample series and need ten. The gate `fairness` compares two slices by size,
+# which have half of the series each.
 FEWEST_SERIES = 20
 _FEWER = "add series, or use an AutoML job (`task: forecasting`): it takes one series or more"
-# The gates require this many forecasts.
+# Minimum number of forecasts that the gates require.
 FEWEST_FORECASTS = 100
-# The longest step → the steps of its season.
+# Longest time between two steps → number of steps of the season.
 SEASONS = {
     timedelta(hours=1): 24,
     timedelta(days=1): 7,
@@ -38,25 +38,25 @@ SEASONS = {
     timedelta(days=31): 12,
     timedelta(days=92): 4,
 }
-# The least share of steps that are a multiple of the usual one, within OFF steps.
+# Minimum share of time steps that are multiples of the median step, and the tolerance in steps.
 REGULAR, OFF = 0.8, 0.15
-# The season of a table without weekends.
+# The season in steps of a daily table without weekends.
 WORKING_WEEK = 5
 SAMPLES = 20
-# Series that a sentence names.
+# Maximum series that a sentence names.
 NAMED = 3
 
 
 @dataclass(frozen=True)
 class SeriesChoices:
-    """The user's choices about the series: the horizon in steps, and identifying columns."""
+    """The user's choices about the series: horizon in steps, and the columns that identify one."""
 
     horizon: int
     series: Sequence[str]
 
 
 def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: str) -> Profile:
-    """Profile a text file of time series; raise UserError if no project can be made from it."""
+    """Profile a CSV file of time series; raise UserError if it does not suit a project."""
     if not about.horizon:
         expected, hint = "a forecast horizon in steps", "add --horizon, or leave out --series"
         raise UserError(Problem("option-conflict", "--series without --horizon", expected, hint))
@@ -150,9 +150,9 @@ def _problem(flaw: Flaw) -> Problem:
 
 
 def _off_grid(path: Path, panel: Panel) -> Problem | None:
-    """Return a problem if too few steps are multiples of the usual one to infer a season.
+    """Return a problem if too few time steps are multiples of the median step; else None.
 
-    Months, and days when clocks change, differ by less than OFF.
+    Months, and days when clocks change, stay within the tolerance OFF.
     """
     gaps = np.array([(b - a).total_seconds() for a, b in pairwise(panel.times)])
     if not len(gaps):
@@ -170,7 +170,7 @@ def _off_grid(path: Path, panel: Panel) -> Problem | None:
 
 
 def _too_few_steps(path: Path, panel: Panel) -> Problem:
-    """Return the problem of a table with too few steps for the cutoffs of validation and test."""
+    """Return the problem for a table with too few steps for the validation and test cutoffs."""
     head, steps = panel.head, len(panel.times)
     actual = f"the table has {steps} steps"
     reason = f"{head.origins} cutoffs each in test and validation, for {FEWEST_FORECASTS} forecasts"
@@ -189,7 +189,7 @@ def _no_season(panel: Panel) -> str:
 
 
 def _lower(panel: Panel) -> str:
-    """Return the longest possible horizon as a remedy; "" if there is none."""
+    """Return the end of a hint: the longest horizon that fits; "" if none does."""
     head = panel.head
     longest = head.horizon - math.ceil((panel.least - len(panel.times)) / (2 * head.origins + 1))
     return f", or --horizon {longest} at most" if longest > 0 else ""
@@ -240,19 +240,19 @@ def _doubts(panel: Panel) -> Iterator[str]:
 
 
 def _typed(column: Column, texts: set[str]) -> Column:
-    """Return the column as a category if it names series or slices, or looks like an id."""
+    """Return the column as a category if its name is in `texts` or its type is id."""
     is_text = column.name in texts or column.type == "id"
     return replace(column, type="category" if is_text else column.type, unique=False)
 
 
 def _number(column: Column) -> Column:
-    """Return the target as a number, so that cells of another type are reported."""
+    """Return the column with a numeric type, so that other cells of the target are reported."""
     is_number = column.type in ("integer", "float")
     return column if is_number else replace(column, type="float", unique=False)
 
 
 def _usual_season(panel: Panel) -> int:
-    """Return the season that fits the usual time between two steps; 1 for a single step."""
+    """Return the season, in steps, for the median time between two steps; 1 for a single step."""
     gaps = sorted(after - before for before, after in pairwise(panel.times))
     if not gaps:
         return 1
@@ -262,7 +262,7 @@ def _usual_season(panel: Panel) -> int:
 
 
 def _is_weekdays(panel: Panel) -> bool:
-    """Return whether the steps are days over two weeks or more, without Saturdays and Sundays."""
+    """Return whether the panel has daily steps without weekends, over at least two weeks."""
     steps = {after - before for before, after in pairwise(panel.times)}
     is_daily, span = min(steps) == timedelta(days=1), panel.times[-1] - panel.times[0]
     is_long = span >= timedelta(weeks=2)

@@ -1,4 +1,4 @@
-"""Series that are made here, and the job that forecasts them."""
+"""Helpers: generated series, and the job that forecasts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ml.automl.forecasting.trial import ForecastProblem
 
 
 def job(**fields: Any) -> dict[str, Any]:
-    """The document of AUTOML_JOB; `fields` are those of ForecastingSettings."""
+    """Return the content of AUTOML_JOB; `fields` are fields of ForecastingSettings."""
     usual = {
         "time_column_name": "day",
         "time_series_id_column_names": ["shop"],
@@ -28,7 +28,7 @@ def job(**fields: Any) -> dict[str, Any]:
 
 
 def sales(series: int = 2, days: int = 60, seed: int = 0) -> pd.DataFrame:
-    """Daily sales with a week's season and a price, of shops a, b ….."""
+    """Return daily sales of shops a, b …, with a weekly season and a price."""
     draw, times = np.random.default_rng(seed), pd.date_range("2024-01-01", periods=days)
     parts = [
         pd.DataFrame(
@@ -45,12 +45,12 @@ def sales(series: int = 2, days: int = 60, seed: int = 0) -> pd.DataFrame:
 
 
 def of_frame(frame: pd.DataFrame, **fields: Any) -> panel.Panel:
-    """The panel of a table's rows."""
+    """Return the panel of a table's rows."""
     return panel.of_frame(frame, Settings.parse(job(**fields)))
 
 
 def problem(frame: pd.DataFrame, holidays: Any = (), **fields: Any) -> ForecastProblem:
-    """What the trials of a search of these rows share."""
+    """Return the problem that the trials of a search of these rows share."""
     settings = Settings.parse(job(**fields))
     of = panel.of_frame(frame, settings)
     metric = "normalized_mean_absolute_error"
@@ -58,7 +58,7 @@ def problem(frame: pd.DataFrame, holidays: Any = (), **fields: Any) -> ForecastP
 
 
 def table(folder: Path, frame: pd.DataFrame) -> Path:
-    """An MLTable of these rows."""
+    """Write an MLTable with these rows; return its folder."""
     folder.mkdir(parents=True)
     frame.to_csv(folder / "rows.csv", index=False)
     (folder / "MLTable").write_text(

@@ -80,7 +80,7 @@ def backend(name: str) -> Iterator[Backend]:
         do_GET = do_HEAD = do_POST
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = _Server((processes.HOST, 0), Handler)
     made.port = server.server_address[1]

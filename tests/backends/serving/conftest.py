@@ -1,4 +1,4 @@
-"""Two deployments and their router."""
+"""Fixtures: two deployments and their router."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def green() -> Iterator[Backend]:
 
 @pytest.fixture
 def both(tmp_path: Path, blue: Backend, green: Backend) -> Iterator[Routed]:
-    """Blue has all traffic; green answers when a header names it."""
+    """Yield a router that sends all traffic to blue, and requests with a header to green."""
     with routed(tmp_path, ports={"green": green.port, "blue": blue.port}) as made:
         yield made

@@ -1,4 +1,4 @@
-"""A subscription without drift, until a test changes it."""
+"""Fixtures: a stand-in for a subscription without drift, which tests change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def state() -> State:
 
 @pytest.fixture
 def arm(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arm]:
-    """The SDK's own client against it."""
+    """Yield the ARM client, connected to the stand-in by HTTPS."""
     with arm_server.running(state, tmp_path) as (address, certificate):
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
         yield Arm(SignedIn(), SUBSCRIPTION, address)
@@ -33,7 +33,7 @@ def arm(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.fixture
 def direct(state: State, monkeypatch: pytest.MonkeyPatch) -> Arm:
-    """The same without HTTP, for what is asked thousands of times; in one page."""
+    """Return a client that queries the state without HTTP and paging, for many requests."""
     arm = Arm(SignedIn(), SUBSCRIPTION, PUBLIC)
 
     def sent(request: HttpRequest) -> Any:

@@ -1,4 +1,4 @@
-"""Few series, and a model of them that was trained once."""
+"""Fixtures: a small table of series, and models that are trained once per session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ml.toolkit.training import forecasting
 
 @pytest.fixture(scope="session", name="data")
 def _data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the table of 24 series."""
+    """Return the folder of a table with 24 series."""
     folder = tmp_path_factory.mktemp("sales")
     sales.main(["--out", str(folder), "--stores", "2", "--items", "12", "--days", "140"])
     return folder / sales.PROJECT
@@ -25,17 +25,17 @@ def _data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", name="panel")
 def _panel(data: Path) -> Panel:
-    """The series of that table."""
+    """Return the panel of that table."""
     return read_panel(data, SCHEMA)
 
 
 @pytest.fixture(scope="session", name="model")
 def _model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the model."""
+    """Return the folder of a model trained on that table."""
     folder = tmp_path_factory.mktemp("model")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/tracking.db")
-        patch.setenv("OMP_NUM_THREADS", "1")  # more wait for each other on a busy machine
+        patch.setenv("OMP_NUM_THREADS", "1")  # more threads would slow down on a busy machine
         arguments = ["--data", str(data), "--model", str(folder / "model"), "--trees", "40"]
         forecasting.train(SCHEMA, arguments)
     return folder / "model"
@@ -43,7 +43,7 @@ def _model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", name="searched")
 def _searched(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the model that two trials of jobs/search.yml, and their vote, make."""
+    """Return the model folder of the ensemble of two trials of jobs/search.yml."""
     folder = tmp_path_factory.mktemp("searched")
     split.main(["--data", str(data), "--train", str(folder / "table")])
     spec = yaml.safe_load((SCHEMA.parents[1] / "jobs/search.yml").read_text())["jobs"]["search"]

@@ -1,4 +1,4 @@
-"""A small FAQ and a model of it, made once."""
+"""Fixtures: a small FAQ and a model of it, created once per session."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ SMALL = Hyperparameters(trees=30, min_child_samples=10, matches=12)
 
 @pytest.fixture(scope="session")
 def schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our schema with bounds for small data."""
+    """Return the project's schema with bounds for small data."""
     return small_schema(DEFAULT_SCHEMA, tmp_path_factory.mktemp("schema") / "small.yml")
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A generated FAQ in the TSV layout."""
+    """Return the folder of a generated FAQ in the TSV layout."""
     return write_tsv(tmp_path_factory.mktemp("faq"))
 
 
 @pytest.fixture(scope="session")
 def faq(folder: Path, schema: Path) -> Faq:
-    """The generated FAQ."""
+    """Return the generated FAQ."""
     return read(folder, schema)
 
 
 @pytest.fixture(scope="session")
 def parts(faq: Faq) -> Split:
-    """Its split."""
+    """Return the split of the generated FAQ."""
     return split(faq)
 
 
 @pytest.fixture(scope="session")
 def model(faq: Faq, parts: Split) -> FaqModel:
-    """A model trained on it."""
+    """Return a model trained on the generated FAQ."""
     return fit(faq, parts, parts.rows(TRAIN), SMALL)

@@ -1,4 +1,4 @@
-"""Small drawn stores, and a model of a few steps; both are made once."""
+"""Fixtures: small generated stores, and a briefly trained model; created once per session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Of each split one.
+# One store for each split.
 STORES = {"castle": 4, "bridge": 4, "north": 4}
 SIZE = 96
 ARGUMENTS = (
@@ -20,7 +20,7 @@ ARGUMENTS = (
 
 @pytest.fixture(scope="session")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the data asset has one."""
+    """Return a folder with the same layout as the data asset."""
     folder = tmp_path_factory.mktemp("recipe")
     document = {"seed": 1, "size": SIZE, "stores": STORES}
     (folder / "recipe.json").write_text(json.dumps(document))
@@ -29,7 +29,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a model that learnt for two epochs."""
+    """Yield the folder of a model that was trained for two epochs."""
     if not find_spec("torchvision"):
         pytest.skip("torchvision is not installed: make images")
     from ml.projects.shelf_gaps.train import main

@@ -1,4 +1,4 @@
-"""An experiment between two versions that nobody has to train."""
+"""Fixture: an A/B experiment between two versions without trained models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BINARY: dict[str, Any] = {"outcome": "binary", "baseline": 0.4, "effect": 0.1}
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
-    """Begins an experiment, binary unless told otherwise; the salts are the same in every run."""
+    """Return a function that begins an experiment, binary by default, with constant salts."""
     salts = count()
     monkeypatch.setattr("secrets.token_hex", lambda size: f"{next(salts):0{2 * size}x}")
 

@@ -1,4 +1,4 @@
-"""The repository into which the tests write projects."""
+"""Fixture: a repository into which tests write projects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository without projects, with what their jobs and their code name."""
+    """Return a repository without projects, with the assets and code that new projects need."""
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "ml" / "projects").mkdir(parents=True)
     for room in ("environments", "measures", "serving", "toolkit"):

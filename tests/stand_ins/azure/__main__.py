@@ -1,7 +1,7 @@
-"""Runs the stand-in in the foreground and prints what leads to it, as JSON or for a shell.
+"""Run the stand-in in the foreground; print the environment variables to use it, as JSON or shell.
 
-It is a test double of Azure Machine Learning: no subscription, no network, no cost, and no proof
-that Azure would answer alike.
+It is a stand-in for Azure Machine Learning without a subscription, network or cost. It does not
+prove that Azure would respond in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ right. Ctrl-C ends it. In another terminal:
 
 
 def main() -> None:
-    """Serve until a signal, or until the process that started it ends its standard input."""
+    """Serve until a signal, or until the parent process closes standard input."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="its folder")
     parser.add_argument("--json", action="store_true", help="print the variables as one JSON line")
@@ -86,7 +86,7 @@ def _announce(variables: dict[str, str], as_json: bool) -> None:
 
 
 def _wait(with_parent: bool) -> None:
-    """Until SIGTERM or Ctrl-C; with a parent also until standard input ends, as it was killed."""
+    """Wait for SIGTERM or Ctrl-C; with a parent, also for the end of standard input."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     signal.signal(signal.SIGINT, lambda *_: ended.set())
@@ -96,8 +96,10 @@ def _wait(with_parent: bool) -> None:
 
 
 def _token(audience: str) -> str:
-    """An unsigned token whose audience is what was asked for; the SDK reads `aud` and `tid`.
-    Azurite reads the issuer too, where a datastore without credentials is reached with it.
+    """Return an unsigned token for an audience.
+
+    The SDK reads `aud` and `tid`; for datastores without credentials, Azurite also reads the
+    issuer.
     """
     now, tenant = int(time.time()), "00000000-0000-0000-0000-00000000bb01"
     claims = {"aud": audience, "iat": now, "nbf": now, "exp": now + 86400, "oid": "somebody"}

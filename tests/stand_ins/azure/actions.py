@@ -1,5 +1,7 @@
-"""What a role has to allow for a request: azure-resource-manager/management/control-plane-and-data-
-plane, and role-based-access-control/role-definitions, "Actions format".
+"""Derive the role actions that requests need.
+
+Sources: azure-resource-manager/management/control-plane-and-data-plane, and
+role-based-access-control/role-definitions, "Actions format".
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ _VERBS = {"GET": "read", "HEAD": "read", "PUT": "write", "PATCH": "write", "DELE
 
 
 def actions(requests: Iterable[str]) -> set[str]:
-    """Of requests to the control plane of a workspace, each as `METHOD path`."""
+    """Return the actions that a role must allow for control plane requests, as `METHOD path`."""
     needed = set()
     for line in requests:
         if match := _WORKSPACE.match(line):

@@ -1,6 +1,6 @@
-"""AutoML in the stand-in: a sweep over a few algorithms of scikit-learn, a trial each.
+"""AutoML in the stand-in: a sweep with a trial for each of a few scikit-learn algorithms.
 
-It has the form of Azure's (trials, metrics, a best model) and none of its quality.
+Its results have the form of Azure's (trials, metrics, a best model), but not their quality.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MODEL = "best_model"
 
 @dataclass(frozen=True)
 class Search:
-    """What an AutoML job says, in the words of its YAML; a limit that it leaves out is None."""
+    """The settings of an AutoML job, named as in its YAML; a missing limit is None."""
 
     task: str
     metric: str
@@ -37,7 +37,7 @@ class Search:
 
 
 def of_job(details: Mapping[str, Any]) -> Search:
-    """The search of `taskDetails` (spec AutoMLJob/createOrUpdate)."""
+    """Parse the search from a job's `taskDetails` (spec AutoMLJob/createOrUpdate)."""
     limits = details.get("limitSettings") or {}
     allowed = (details.get("trainingSettings") or {}).get("allowedTrainingAlgorithms") or ()
     return Search(
@@ -51,7 +51,7 @@ def of_job(details: Mapping[str, Any]) -> Search:
 
 
 def of_node(node: Mapping[str, Any]) -> Search:
-    """The search of a pipeline's node, which is sent as its YAML (SDK `AutoMLNodeMixin`)."""
+    """Parse the search from a pipeline's node, which is sent as YAML (SDK `AutoMLNodeMixin`)."""
     limits = node.get("limits") or {}
     return Search(
         camel_to_snake(node["task"]),
@@ -64,7 +64,7 @@ def of_node(node: Mapping[str, Any]) -> Search:
 
 
 def job(search: Search, table: Any, outputs: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The sweep job that stands for the search: its trial is no component, as a step's is."""
+    """Return the sweep job that implements a search, as YAML; its trial is not a component."""
     document = step(search, table, outputs, folder)
     trial = {key: document["trial"][key] for key in ("code", "command", "environment")}
     trial["command"] = trial["command"].replace("inputs.algorithm", "search_space.algorithm")
@@ -72,9 +72,9 @@ def job(search: Search, table: Any, outputs: Mapping[str, Any], folder: Path) ->
 
 
 def step(search: Search, table: Any, outputs: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The sweep step that stands for the search, as YAML; its code is copied to `folder`.
+    """Return the sweep step that implements a search, as YAML; its code is copied to `folder`.
 
-    `table` is its input and `outputs` are its outputs, as YAML has them.
+    `table` is its input and `outputs` are its outputs, in YAML form.
     """
     known = ALGORITHMS[search.task]
     algorithms = [name for name in known if name in search.allowed] or [*known]

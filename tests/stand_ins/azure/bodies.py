@@ -1,6 +1,6 @@
-"""Checks request bodies against the service's own typed models, which azure-ai-ml ships.
+"""Check request bodies against the service's typed models, which azure-ai-ml includes.
 
-Their deserialisation is lenient: it takes an unknown field, a missing one and a wrong type.
+Their own deserialisation accepts unknown fields, missing fields and wrong types.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import isodate
 from azure.ai.ml._restclient.arm_ml_service import models
 from azure.ai.ml._restclient.arm_ml_service._utils.model_base import Model
 
-# The collection that a PUT is for → the model of its body.
+# Collection of a PUT request → the model of its body.
 MODELS = {
     "jobs": models.JobBase,
     "data": models.DataVersionBase,
@@ -32,10 +32,10 @@ MODELS = {
     "batchEndpoints": models.BatchEndpoint,
     "batchDeployments": models.BatchDeployment,
 }
-# Annotations are text that names other models as `_models.X`.
+# Names to evaluate the models' annotations with, which are strings such as `_models.X`.
 _NAMES = {**vars(typing), **vars(models), "datetime": datetime, "_models": models}
-# What the SDK sends and the models do not describe: a property that is a number, two limits of
-# AutoML jobs from an older version of the API, and a field of a registry's models.
+# Fields that the SDK sends but the models lack: a numeric property, two limits of AutoML jobs from
+# an older API version, and a field of a registry's models.
 _EXCEPTIONS = frozenset({"hash_version", "sweepTrials", "sweepConcurrentTrials", "system_metadata"})
 _SIMPLE: Mapping[Any, tuple[type, ...]] = {
     str: (str,),
@@ -47,7 +47,7 @@ _SIMPLE: Mapping[Any, tuple[type, ...]] = {
 
 
 def problems(collection: str, body: Any) -> list[str]:
-    """What the service would refuse in the body of a PUT, each with its JSON path."""
+    """Return the problems for which the service would reject a PUT body, with JSON paths."""
     return list(_check(MODELS[collection], body, "$"))
 
 
@@ -90,7 +90,7 @@ def _check_union(options: tuple[Any, ...], value: Any, at: str) -> Iterator[str]
         if type(None) not in options:
             yield f"{at}: null is not allowed"
         return
-    # `Union[str, SomeEnum]` is how the models write an enumeration.
+    # The models annotate an enumeration as `Union[str, SomeEnum]`.
     enums = [each for each in options if isinstance(each, type) and issubclass(each, enum.Enum)]
     choices = enums or [each for each in options if each is not type(None)]
     found = [list(_check(choice, value, at)) for choice in choices]
@@ -129,7 +129,7 @@ def _is_required(hint: Any, field: Any) -> bool:
 
 
 def _variant(model: type[Model], value: Mapping[str, Any]) -> type[Model] | str:
-    """The subclass that the discriminator names; a problem when it names none."""
+    """Return the subclass that the discriminator selects, or a problem if there is none."""
     while True:
         variants = model.__dict__.get("__mapping__") or {}
         names = [name for name, (_, field) in _fields(model).items() if field._is_discriminator]
@@ -145,8 +145,8 @@ def _variant(model: type[Model], value: Mapping[str, Any]) -> type[Model] | str:
 
 @cache
 def _fields(model: type[Model]) -> dict[str, tuple[Any, Any]]:
-    """The fields of a model by their name on the wire: annotation and field."""
-    model.__new__(model)  # it collects its fields the first time
+    """Return the JSON name of each field of a model → (annotation, field)."""
+    model.__new__(model)  # collects the fields at the first call
     hints = typing.get_type_hints(model, _NAMES)
     fields = model._attr_to_rest_field
     return {field._rest_name: (hints[name], field) for name, field in fields.items()}

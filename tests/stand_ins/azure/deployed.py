@@ -1,6 +1,6 @@
-"""What is deployed to the stand-in's endpoints: the real inference server, started on this machine.
+"""Run the deployments of the stand-in's endpoints on the real inference server, on this machine.
 
-The container of a managed deployment is that very server; see `ml.backends.local.serving.launch`.
+The container of a managed deployment runs the same server; see `ml.backends.local.serving.launch`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.stand_ins.azure.storage import Storage
 
 @dataclass
 class Deployed:
-    """One deployment: its server once it runs, or why it does not."""
+    """A deployment with its server once it runs, or the problem of its start."""
 
     slot: Path
     properties: Mapping[str, Any]
@@ -37,13 +37,13 @@ class Deployed:
 
     @property
     def state(self) -> str:
-        """Its `provisioningState`."""
+        """Return the deployment's `provisioningState`."""
         if self.problem:
             return "Failed"
         return "Succeeded" if self.running else "Creating"
 
     def start(self, storage: Storage, model: tuple[str, str, str], code: str) -> None:
-        """Bring the model (name, version, URI) and the code here and serve; returns at once."""
+        """Download model (name, version, URI) and code, and start the server in the background."""
 
         def work() -> None:
             try:
@@ -55,18 +55,18 @@ class Deployed:
         self._thread.start()
 
     def stop(self) -> None:
-        """End its server, also one that is starting."""
+        """Stop the server, even while it is starting."""
         self._thread.join()
         processes.stop(self.slot)
 
     def log(self, lines: int) -> str:
-        """The end of the server's log."""
+        """Return the last lines of the server's log."""
         log = processes.log(self.slot)
         text = log.read_text(errors="replace") if log.is_file() else ""
         return "\n".join(text.splitlines()[-lines:])
 
     def score(self, body: bytes) -> tuple[int, bytes, float]:
-        """The server's answer to a request, and the seconds it took; 502 without an answer."""
+        """Send a request; return status (502 without a response), body and seconds."""
         began = time.monotonic()
         assert self.running is not None
         connection = http.client.HTTPConnection(HOST, self.running.port, timeout=30)
@@ -80,7 +80,7 @@ class Deployed:
             connection.close()
 
     def memory(self) -> float:
-        """The bytes that its server holds."""
+        """Return the server's memory in bytes."""
         assert self.running is not None
         measured = endpoint.resident(self.running)
         return measured[1] if measured else 0.0
@@ -88,9 +88,9 @@ class Deployed:
     def collect(
         self, storage: Storage, paths: Mapping[str, str], request: str, body: Any, answer: Any
     ) -> None:
-        """Write down a request and its answer; `paths` has the folder of each collection.
+        """Append a request and its response to the data of collections; `paths` has their folders.
 
-        docs how-to-collect-production-data: a line of JSON (CloudEvents) in the file of the hour.
+        docs how-to-collect-production-data: a line of JSON (CloudEvents) in a file for each hour.
         """
         now, correlation = datetime.now(UTC), str(uuid4())
         for collection, data in (("request", body), ("response", answer)):

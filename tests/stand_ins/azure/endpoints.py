@@ -19,14 +19,15 @@ from tests.stand_ins.azure.service import INSTANCE_GIB, Workspace, route
 
 _ENDPOINT = r"{ws}/onlineEndpoints/(?P<endpoint>[^/]+)"
 _DEPLOYMENT = rf"{_ENDPOINT}/deployments/(?P<deployment>[^/]+)"
-# Of a query, what it asks for.
+# Regular expressions of the supported conditions in a log query.
 _CONDITIONS = {
     "endpoint": r'EndpointName == "([^"]+)"',
     "mark": r'XMSClientRequestId !startswith "([^"]+)"',
     "since": r"Ingested > datetime\(([^)]+)\)",
     "columns": r"project ([\w, ]+)",
 }
-# docs azure-monitor/reference/tables/amlonlineendpointtrafficlog; the others are text.
+# Types of columns; others are strings. docs
+# azure-monitor/reference/tables/amlonlineendpointtrafficlog
 _TYPES = {
     **dict.fromkeys(("ResponseCode", "ModelStatusCode", "TotalDurationMs"), "int"),
     "Ingested": "datetime",
@@ -38,7 +39,10 @@ METRICS = ("CpuMemoryUtilizationPercentage", "RequestLatency_P95")
 
 @route("PUT", _ENDPOINT)
 def _put_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec OnlineEndpoint/createOrUpdate; the SDK awaits `Azure-AsyncOperation`."""
+    """Create or update an endpoint: spec OnlineEndpoint/createOrUpdate.
+
+    The SDK polls `Azure-AsyncOperation`.
+    """
     self.demand("onlineEndpoints", request.body)
     path, properties = self.path(match), dict(request.body["properties"])
     _check_traffic(self, path, properties.get("traffic") or {}, properties.get("mirrorTraffic"))
@@ -58,10 +62,10 @@ def _put_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> An
 def _check_traffic(
     self: Workspace, path: str, traffic: dict[str, int], mirror: dict[str, int] | None
 ) -> None:
-    """docs how-to-safely-rollout-online-endpoints.
+    """Raise Refusal for invalid traffic: docs how-to-safely-rollout-online-endpoints.
 
-    Traffic adds up to 100 or 0; at most half of it is mirrored, to one deployment, which then gets
-    no live traffic.
+    Traffic adds up to 100 or 0; at most half of it is mirrored, to one deployment without live
+    traffic.
     """
     problem, copies = "", {name: share for name, share in (mirror or {}).items() if share}
     for name in (*traffic, *copies):
@@ -79,20 +83,20 @@ def _check_traffic(
 
 @route("GET", _ENDPOINT)
 def _get_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec OnlineEndpoint/get."""
+    """Return an endpoint: spec OnlineEndpoint/get."""
     return Answer(200, _found(self, self.path(match)))
 
 
 @route("GET", "{ws}/onlineEndpoints")
 def _list_endpoints(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec OnlineEndpoint/list."""
+    """List the endpoints: spec OnlineEndpoint/list."""
     every = [each for each in self.below(self.path(match)) if "/deployments/" not in each["id"]]
     return Answer(200, {"value": every})
 
 
 @route("DELETE", _ENDPOINT)
 def _delete_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec OnlineEndpoint/delete: with its deployments."""
+    """Delete an endpoint with its deployments: spec OnlineEndpoint/delete."""
     path = self.path(match)
     for each in self.below(path):
         _remove(self, each["id"])
@@ -102,7 +106,7 @@ def _delete_endpoint(self: Workspace, request: Request, match: re.Match[str]) ->
 
 @route("POST", rf"{_ENDPOINT}/listKeys")
 def _keys(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec OnlineEndpoint/listKeys; only an endpoint with `authMode: Key` has them."""
+    """Return an endpoint's keys: spec OnlineEndpoint/listKeys; only for `authMode: Key`."""
     endpoint = _found(self, f"{self.id}/onlineEndpoints/{match['endpoint']}")
     if endpoint["properties"]["authMode"] != "Key":
         raise Refusal(400, "UserError", "The endpoint does not use keys.")
@@ -111,7 +115,7 @@ def _keys(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
 
 @route("PUT", _DEPLOYMENT)
 def _put_deployment(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec OnlineDeployment/createOrUpdate; it is there once its server answers."""
+    """Create a deployment, ready once its server responds: spec OnlineDeployment/createOrUpdate."""
     self.demand("deployments", request.body)
     path, properties = self.path(match), dict(request.body["properties"])
     _found(self, path.partition("/deployments/")[0])
@@ -128,7 +132,7 @@ def _put_deployment(self: Workspace, request: Request, match: re.Match[str]) -> 
     properties["properties"] = properties.get("properties") or {}
     properties["scaleSettings"] = properties.get("scaleSettings") or {"scaleType": "Default"}
     for collection in ((properties.get("dataCollector") or {}).get("collections") or {}).values():
-        # spec DataCollectionMode: the SDK sends it in lower case, and reads this one alone.
+        # spec DataCollectionMode: the SDK sends lower case, but reads only capitalized values.
         collection["dataCollectionMode"] = collection["dataCollectionMode"].capitalize()
     resource = self.resource(path, properties)
     for key in ("location", "tags", "sku"):
@@ -140,13 +144,13 @@ def _put_deployment(self: Workspace, request: Request, match: re.Match[str]) -> 
 
 @route("GET", _DEPLOYMENT)
 def _get_deployment(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec OnlineDeployment/get."""
+    """Return a deployment: spec OnlineDeployment/get."""
     return Answer(200, _deployment(self, _found(self, self.path(match))))
 
 
 @route("GET", rf"{_ENDPOINT}/deployments")
 def _list_deployments(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec OnlineDeployment/list."""
+    """List an endpoint's deployments: spec OnlineDeployment/list."""
     _found(self, self.path(match).rpartition("/")[0])
     every = self.below(self.path(match))
     return Answer(200, {"value": [_deployment(self, each) for each in every]})
@@ -154,9 +158,9 @@ def _list_deployments(self: Workspace, request: Request, match: re.Match[str]) -
 
 @route("DELETE", _DEPLOYMENT)
 def _delete_deployment(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec OnlineDeployment/delete.
+    """Delete a deployment: spec OnlineDeployment/delete.
 
-    docs how-to-safely-rollout-online-endpoints: its traffic has to be 0 before.
+    docs how-to-safely-rollout-online-endpoints: its traffic must be 0.
     """
     path = self.path(match)
     if path.lower() not in self.resources:
@@ -171,7 +175,7 @@ def _delete_deployment(self: Workspace, request: Request, match: re.Match[str]) 
 
 @route("POST", rf"{_DEPLOYMENT}/getLogs")
 def _logs(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec OnlineDeployment/getLogs."""
+    """Return a deployment's log: spec OnlineDeployment/getLogs."""
     path = self.path(match).removesuffix("/getLogs").lower()
     _found(self, path)
     return Answer(200, {"content": self.deployed[path].log(request.body.get("tail") or 100)})
@@ -179,9 +183,10 @@ def _logs(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
 
 @route("GET", "/operations{ws}/onlineEndpoints/(?P<path>.+)")
 def _operation_status(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """docs azure-resource-manager/management/async-operations, `Azure-AsyncOperation`.
+    """Return an operation's status: docs azure-resource-manager/management/async-operations.
 
-    A container that does not start is docs how-to-troubleshoot-online-endpoints, ResourceNotReady.
+    Error of a container that does not start: docs how-to-troubleshoot-online-endpoints,
+    ResourceNotReady.
     """
     deployed = self.deployed.get(f"{self.id}/onlineEndpoints/{match['path']}".lower())
     state = deployed.state if deployed else "Succeeded"
@@ -194,10 +199,11 @@ def _operation_status(self: Workspace, request: Request, match: re.Match[str]) -
 
 @route("POST", "/score{ws}/(?P<endpoint>[^/]+)")
 def _score(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """docs how-to-safely-rollout-online-endpoints and how-to-troubleshoot-online-endpoints.
+    """Route a scoring request: docs how-to-safely-rollout-online-endpoints.
 
-    The header names a deployment, or the traffic decides; a mirror gets a copy of what names none.
-    A model's answer that is not 200 becomes a 424 with the model's status in a header.
+    The deployment is in a header, or drawn by traffic; a mirror gets a copy of requests without the
+    header. A model's response other than 200 becomes a 424 with the model's status in a header
+    (docs how-to-troubleshoot-online-endpoints).
     """
     path = f"{self.id}/onlineEndpoints/{match['endpoint']}"
     properties = _found(self, path)["properties"]
@@ -230,9 +236,10 @@ def _score(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
 
 
 def _collections(self: Workspace, deployed: Deployed) -> dict[str, str]:
-    """The folders of `request` and `response`, where both are collected and this one is drawn.
+    """Return the folders of the collections `request` and `response`; {} if not collected.
 
-    SDK `_register_collection_data_assets`: each is a data asset.
+    A request is sampled by the collections' rate. SDK `_register_collection_data_assets`: each
+    collection is a data asset.
     """
     collector = deployed.properties.get("dataCollector") or {}
     collections = {
@@ -252,7 +259,10 @@ def _collections(self: Workspace, deployed: Deployed) -> dict[str, str]:
 
 @route("POST", "/v1{ws}/query")
 def _query(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """docs azure-monitor/logs/api/response-format: the backend's query, or the columns alone."""
+    """Answer the backend's log query; others get only the columns.
+
+    docs azure-monitor/logs/api/response-format
+    """
     text = request.body["query"]
     if columns_alone := _COLUMNS.fullmatch(text):
         return _table(columns_alone[1].split(", "), [])
@@ -278,9 +288,9 @@ def _table(names: list[str], rows: list[list[Any]]) -> Answer:
 
 @route("GET", rf"{_DEPLOYMENT}/providers/microsoft.insights/metrics")
 def _metrics(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """docs rest/api/monitor/metrics/list: the memory that the server has now, and its latency.
+    """Return the server's current memory and latency: docs rest/api/monitor/metrics/list.
 
-    The service has a value for each minute, some minutes later; here there is always one.
+    The service has a value per minute, some minutes later; here there is always one value.
     """
     path = self.path(match).partition("/providers/microsoft.insights")[0]
     _found(self, path)

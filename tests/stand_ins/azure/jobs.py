@@ -1,8 +1,8 @@
-"""Submitted jobs, which run on this machine through the local backend.
+"""Run submitted jobs on this machine by the local backend.
 
-Each runs in a process of its own, forked from one that has imported what it needs. The process
-brings code and data here from storage, runs the plan, uploads the outputs and ends; `state.json` in
-the job's folder says how far it is.
+Each job runs in a process that is forked from one with the imports. The process downloads code and
+data, runs the plan and uploads the outputs; it records its progress in `state.json` in the job's
+folder.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from tests.stand_ins.azure.storage import Storage
 
 STATE = "state.json"
 BUILD_LOG = "20_image_build_log.txt"
-# Among a job's files: what a batch endpoint was asked to score, as JSON.
+# Key of `Job.files` with the request to a batch endpoint, as JSON.
 BATCH = "batch"
-# The names of MLflow runs on the local tracking server are cached in one connection.
+# Lock for reading runs: the names of MLflow runs are cached in one connection.
 READING = RLock()
-# MLflow's store is most of a small job's time.
+# Import MLflow's store once, which takes most of a small job's time.
 forks.preload("tests.stand_ins.azure.jobs", "mlflow", "mlflow.store.tracking.sqlalchemy_store")
-# docs reference-yaml-job-command, `mode`; on the wire: spec CommandJob/createOrUpdate.
+# Mode in requests (spec CommandJob/createOrUpdate) → in YAML (docs reference-yaml-job-command).
 _MODES = {
     "ReadOnlyMount": "ro_mount",
     "ReadWriteMount": "rw_mount",
@@ -66,7 +66,7 @@ _MODES = {
     "EvalMount": "eval_mount",
     "EvalDownload": "eval_download",
 }
-# What a parallel step has besides its task (SDK `Parallel._to_rest_object`).
+# Fields of a parallel step besides its task (SDK `Parallel._to_rest_object`).
 _MINI_BATCHES = (
     *("input_data", "resources", "error_threshold", "mini_batch_error_threshold"),
     *("max_concurrency_per_instance", "retry_settings", "logging_level", "environment_variables"),
@@ -82,9 +82,9 @@ _PLACE = Place("job", 0)
 
 @dataclass
 class Job:
-    """A submitted job: its properties as they were sent, and the process that runs it.
+    """A submitted job with its `properties` as sent, and the process that runs it.
 
-    `files` maps the data assets and codes that it names to their URIs in storage.
+    `files` maps the data and code assets that the job uses to their URIs in storage.
     """
 
     name: str
@@ -97,21 +97,21 @@ class Job:
     children: dict[str, str] = field(default_factory=dict)
 
     def start(self, storage: Storage) -> None:
-        """Begin to run it; returns at once."""
+        """Start the job's process."""
         self.folder.mkdir(parents=True)
         work = (self.name, self.properties, self.folder, self.files, storage)
         self.process = forks.start(_carry_out, *work)
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the process wrote last: `run`, the local run's name, and `problem`, if any."""
+        """Return the last state of the process: `run`, the local run's name, and any `problem`."""
         with suppress(FileNotFoundError):
             state: dict[str, Any] = json.loads((self.folder / STATE).read_text())
             return state
         return {}
 
     def run(self) -> Run | None:
-        """The local run; None before it has begun."""
+        """Return the local run; None before it starts."""
         name = self.state.get("run")
         if not name:
             return None
@@ -120,7 +120,7 @@ class Job:
 
     @property
     def status(self) -> str:
-        """Azure ML's status (SDK: `RunHistoryConstants`)."""
+        """Return the status in Azure ML's terms (SDK `RunHistoryConstants`)."""
         run, is_alive = self.run(), self.process is not None and self.process.is_alive()
         if run is None:
             if self.cancel:
@@ -133,7 +133,7 @@ class Job:
         return "Finalizing" if is_alive else run.status
 
     def end(self) -> None:
-        """Cancel it."""
+        """Cancel the job."""
         self.cancel = True
         run = self.run()
         if run is not None:
@@ -146,7 +146,7 @@ class Job:
 def _carry_out(
     name: str, properties: Mapping[str, Any], folder: Path, files: Mapping[str, str], store: Storage
 ) -> None:
-    """The whole of a job, in its process."""
+    """Run a job in its own process: download, plan, run, upload the outputs."""
     state: dict[str, str] = {}
 
     def tell(**changes: str) -> None:
@@ -178,9 +178,9 @@ def _carry_out(
 
 
 def _build_images(folder: Path, files: Mapping[str, str]) -> None:
-    """The log of a build for each conda file; a package that nobody has fails it.
+    """Write an image build's log for each conda file; fail for unknown packages.
 
-    docs how-to-troubleshoot-environments: the words of a failed build.
+    docs how-to-troubleshoot-environments: the text of a failed build.
     """
     for environment, conda in files.items():
         if "/environments/" not in environment:
@@ -197,10 +197,10 @@ def _build_images(folder: Path, files: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """A run that a job consists of: its id in the workspace, its parent's, and what it is called.
+    """A run of a job: the job itself, a trial or a step, with its workspace id, parent and label.
 
-    A trial has its sweep's id and its number (docs how-to-tune-hyperparameters). The step of a
-    pipeline has a GUID, and is called as in the pipeline.
+    A trial's id is its sweep's id and its number (docs how-to-tune-hyperparameters). A pipeline
+    step has a GUID, and its name in the pipeline as label.
     """
 
     id: str
@@ -210,7 +210,7 @@ class Part:
 
 
 def parts(id: str, run: Run, parent: str = "", label: str = "") -> Iterator[Part]:
-    """The run itself and all that belongs to it."""
+    """Yield the run and all its trials and steps."""
     yield Part(id, run, parent, label)
     for trial in run.trials:
         name = f"{id}_{trial.name.rpartition('_')[2]}"
@@ -221,7 +221,7 @@ def parts(id: str, run: Run, parent: str = "", label: str = "") -> Iterator[Part
 
 
 def output_path(job: str, output: str) -> str:
-    """Where an output lies in the workspace's container.
+    """Return the path of a job's output in the workspace's container.
 
     docs how-to-read-write-data-v2: `azureml/{run id}/{output name}` in the default datastore.
     """
@@ -230,7 +230,7 @@ def output_path(job: str, output: str) -> str:
 
 @dataclass(frozen=True)
 class _Plans:
-    """Makes plans of the bodies of jobs; brings code and data to this machine."""
+    """Converts request bodies of jobs to plans, and downloads their code and data."""
 
     folder: Path
     files: Mapping[str, str]
@@ -251,7 +251,7 @@ class _Plans:
         raise UserError(Problem("unknown-job", f"the stand-in does not run {kind} jobs"))
 
     def _command(self, name: str, job: Mapping[str, Any], task: Mapping[str, Any]) -> CommandPlan:
-        """`task` is the part with the command: the job itself, or the trial of a sweep."""
+        """Return a command's plan; `task` has the command: the job itself, or a sweep's trial."""
         limits, resources = job.get("limits") or {}, task.get("resources") or {}
         code = task.get("codeId")
         return CommandPlan(
@@ -297,7 +297,7 @@ class _Plans:
         )
 
     def _search(self, name: str, job: Mapping[str, Any]) -> Plan:
-        """A sweep stands for it, written as YAML and planned."""
+        """Return the plan of an AutoML job: a sweep, written as YAML and planned."""
         data = self._input("training_data", job["taskDetails"]["trainingData"])
         table = {"type": data.type, "path": str(data.path)}
         outputs = {key: {"type": each["jobOutputType"]} for key, each in _items(job, "outputs")}
@@ -316,7 +316,7 @@ class _Plans:
         return planning.plan(load.load(path), root=self.folder)
 
     def _batch(self, scoring: Mapping[str, Any]) -> Plan:
-        """A pipeline of one parallel step (docs how-to-use-batch-model-deployments)."""
+        """Return the plan of a batch request: docs how-to-use-batch-model-deployments."""
         settings = scoring["deployment"]
         code = {key: _plain(text) for key, text in settings["codeConfiguration"].items()}
         model = _plain(settings["model"]["assetId"])
@@ -352,7 +352,7 @@ class _Plans:
         return PipelinePlan(_PLACE, plan.display_name, plan.experiment, {"batchscoring": step})
 
     def _pipeline(self, job: Mapping[str, Any]) -> Plan:
-        """What is sent of a pipeline is close to its YAML: written as such, and planned."""
+        """Return a pipeline's plan: its request body is converted to YAML and planned."""
         inputs: dict[str, Any] = {}
         for name, data in _items(job, "inputs"):
             planned = self._input(name, data)
@@ -375,7 +375,7 @@ class _Plans:
         return self._planned(document)
 
     def _node(self, node: Mapping[str, Any]) -> dict[str, Any]:
-        """A step: SDK `BaseNode._to_rest_object`, undone."""
+        """Return a step as YAML: the inverse of SDK `BaseNode._to_rest_object`."""
         kept = ("type", "search_space", "sampling_algorithm", "objective")
         step: dict[str, Any] = {key: node[key] for key in kept if key in node}
         step["inputs"] = {name: each["value"] for name, each in _items(node, "inputs")}
@@ -405,12 +405,12 @@ class _Plans:
         return step
 
     def _component(self, id: str) -> dict[str, Any]:
-        """A component as YAML, its code in a folder of this machine."""
+        """Return a component as YAML, with its code in a local folder."""
         component = self._with_code(json.loads(self.files[id]))
         return {key: value for key, value in component.items() if key[0] not in "_$"}
 
     def _with_code(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """A command or the task of a parallel step, with names and paths of this machine."""
+        """Return a command or a parallel step's task with local names and paths."""
         local = {**task, "environment": _ENVIRONMENT.sub(r"azureml:\1:\2", task["environment"])}
         if code := _plain(str(local.pop("code", None) or "")):
             folder = self.folder / "code" / code.split("/")[-3]
@@ -452,7 +452,7 @@ def _distribution(data: Mapping[str, Any] | None) -> Distribution | None:
 
 
 def _dimension(name: str, kind: str, arguments: list[Any]) -> Dimension:
-    """SDK `SearchSpace`: `["uniform", [0.01, 0.3]]`, `["choice", [[15, 31]]]`."""
+    """Parse SDK `SearchSpace`: `["uniform", [0.01, 0.3]]`, `["choice", [[15, 31]]]`."""
     return Dimension(name, kind, tuple(arguments[0] if kind == "choice" else arguments), _PLACE)
 
 
@@ -471,7 +471,7 @@ def _policy(data: Mapping[str, Any] | None) -> EarlyTermination | None:
 
 
 def literals(properties: Mapping[str, Any]) -> set[str]:
-    """The names of the inputs that are values."""
+    """Return the names of the inputs that are literal values."""
     return {
         key
         for key, each in _items(properties, "inputs")

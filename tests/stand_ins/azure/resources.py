@@ -1,4 +1,4 @@
-"""Schedules, batch endpoints and their deployments; what they start are jobs."""
+"""Implement schedules, batch endpoints and batch deployments, which start jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEPLOYMENT = rf"{_ENDPOINT}/deployments/(?P<deployment>[^/]+)"
 
 @route("PUT", _SCHEDULE)
 def _put_schedule(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec Schedule/createOrUpdate; SDK `JobSchedule`: it creates pipeline jobs."""
+    """Create a schedule of pipeline jobs: spec Schedule/createOrUpdate; SDK `JobSchedule`."""
     self.demand("schedules", request.body)
     job = request.body["properties"]["action"].get("jobDefinition") or {}
     if job.get("jobType") != "Pipeline":
@@ -30,13 +30,13 @@ def _put_schedule(self: Workspace, request: Request, match: re.Match[str]) -> An
 
 @route("GET", _SCHEDULE)
 def _get_schedule(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec Schedule/get."""
+    """Return a schedule: spec Schedule/get."""
     return Answer(200, _found(self, self.path(match)))
 
 
 @route("POST", rf"{_SCHEDULE}/trigger")
 def _trigger(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """SDK `ScheduleOperations.trigger`: runs it once, now."""
+    """Run a schedule once, now: SDK `ScheduleOperations.trigger`."""
     schedule = _found(self, f"{self.id}/schedules/{match['name']}")
     definition = schedule["properties"]["action"]["jobDefinition"]
     name = f"{match['name']}-{uuid.uuid4().hex[:8]}"
@@ -46,7 +46,7 @@ def _trigger(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
 
 @route("PUT", _ENDPOINT)
 def _put_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec BatchEndpoint/createOrUpdate."""
+    """Create or update a batch endpoint: spec BatchEndpoint/createOrUpdate."""
     self.demand("batchEndpoints", request.body)
     default = (request.body["properties"].get("defaults") or {}).get("deploymentName")
     if default and f"{self.path(match)}/deployments/{default}".lower() not in self.resources:
@@ -58,7 +58,7 @@ def _put_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> An
 
 @route("PUT", _DEPLOYMENT)
 def _put_deployment(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec BatchDeployment/createOrUpdate."""
+    """Create or update a batch deployment: spec BatchDeployment/createOrUpdate."""
     self.demand("batchDeployments", request.body)
     _found(self, self.path(match).partition("/deployments/")[0])
     self.files(request.body["properties"])
@@ -67,19 +67,19 @@ def _put_deployment(self: Workspace, request: Request, match: re.Match[str]) -> 
 
 @route("GET", rf"{_ENDPOINT}(/deployments/[^/]+)?")
 def _get_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec BatchEndpoint/get, BatchDeployment/get."""
+    """Return a batch endpoint or deployment: spec BatchEndpoint/get, BatchDeployment/get."""
     return Answer(200, _found(self, self.path(match)))
 
 
 @route("GET", rf"{_ENDPOINT}/deployments")
 def _list_deployments(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """spec BatchDeployment/list."""
+    """List a batch endpoint's deployments: spec BatchDeployment/list."""
     return Answer(200, {"value": self.below(self.path(match))})
 
 
 @route("POST", "/batch{ws}/(?P<endpoint>[^/]+)/jobs")
 def _score(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """SDK `BatchEndpointOperations.invoke`: a pipeline job, whose inputs are those of the body."""
+    """Start a pipeline job with the body's inputs: SDK `BatchEndpointOperations.invoke`."""
     path = f"{self.id}/batchEndpoints/{match['endpoint']}"
     defaults = _found(self, path)["properties"].get("defaults") or {}
     headers = {key.lower(): value for key, value in request.headers.items()}
@@ -107,7 +107,7 @@ def _score(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
 
 
 def _of_component(self: Workspace, component: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """A pipeline with the component's steps; docs how-to-use-batch-pipeline-deployments."""
+    """Return a pipeline with the component's steps: docs how-to-use-batch-pipeline-deployments."""
     body = self.kept(component)["properties"]["componentSpec"]
     inputs = {
         name: {**data, "jobInputType": _snake(data["jobInputType"])}

@@ -1,4 +1,4 @@
-"""Starts the stand-in for a test session, and controls it from a test."""
+"""Start the stand-in for a test session, and control it from tests."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from tests.stand_ins.azurite_server import PROGRAM, skip_without
 
 @dataclass(frozen=True)
 class StandIn:
-    """A running stand-in: the environment variables that lead to it."""
+    """A running stand-in, with the environment variables to use it."""
 
     variables: dict[str, str]
 
     def fail(self, *faults: dict[str, Any]) -> None:
-        """Faults to come: see `tests.stand_ins.azure.server.Fault`."""
+        """Inject faults into the next requests; see `tests.stand_ins.azure.server.Fault`."""
         self._control("faults", list(faults))
 
     def faults_left(self) -> int:
-        """How many are still to come."""
+        """Return the number of faults that have not occurred yet."""
         left: int = self._control("left", None)
         return left
 
     def requests(self) -> list[str]:
-        """The requests since the last call, each as `METHOD path`."""
+        """Return the requests since the last call, each as `METHOD path`."""
         answer: list[str] = self._control("requests", None)
         return answer
 
     def copy(self, job: str, times: int) -> None:
-        """Add that many jobs that have ended as this one did."""
+        """Add `times` copies of a completed job."""
         self._control("copies", {"job": job, "times": times})
 
     def enter(self, patch: pytest.MonkeyPatch, prefix: str = "mlw") -> str:
-        """Lead this process to a workspace of its own; its name. With the prefix `idle` it starts
-        no jobs: they stay queued.
+        """Make this process use a new workspace; return its name.
 
-        Of a cloud that azure-ai-ml does not know it asks for the addresses again and again, for
-        each job of a list even. So it is told them, as with MLClient's `cloud_metadata`.
+        With the prefix `idle`, its jobs stay queued. Also sets the cloud's addresses, like
+        MLClient's `cloud_metadata`: azure-ai-ml requests those of an unknown cloud repeatedly, even
+        for each job of a list.
         """
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         for key, value in {**self.variables, "AZUREML_WORKSPACE_NAME": name}.items():
             patch.setenv(key, value)
         assert set(VARIABLES) <= set(self.variables)
-        # Its metrics are there at once, its jobs take seconds, and its answers less than one.
+        # Poll faster: metrics are available at once, and jobs take seconds.
         patch.setattr(endpoints, "METRICS_S", 0.3)
         patch.setattr(endpoints, "TIMEOUT_MS", 1000)
         patch.setattr(following, "_FIRST_POLL_S", 0.2)
@@ -80,9 +80,9 @@ class StandIn:
 
 @contextmanager
 def running(folder: Path) -> Iterator[StandIn]:
-    """The stand-in as a process of its own with its home in `folder`; it ends with the block.
+    """Run the stand-in as a process within the block, with its home in `folder`.
 
-    Skips the test where Azurite is not installed.
+    Skips the test if Azurite is not installed.
     """
     skip_without(PROGRAM)
     command = [sys.executable, "-m", "tests.stand_ins.azure", "--home", str(folder), "--json"]
@@ -95,14 +95,14 @@ def running(folder: Path) -> Iterator[StandIn]:
         assert line, "the stand-in did not start"
         yield StandIn(json.loads(line))
     finally:
-        # Forked processes may hold the other end of its input open.
+        # Closing its input may not end it, since forked processes may hold it open.
         process.terminate()
         process.wait(timeout=60)
         process.stdin.close()
 
 
 def provision(client: Any, name: str) -> None:
-    """Make an endpoint in the workspace of an MLClient, as `infra` does, where there is none."""
+    """Create an endpoint in an MLClient's workspace, as `infra` does, if it does not exist."""
     from azure.ai.ml.entities import ManagedOnlineEndpoint
 
     if name not in [each.name for each in client.online_endpoints.list()]:
@@ -111,7 +111,7 @@ def provision(client: Any, name: str) -> None:
 
 
 def register_environment(client: Any, name: str, version: str) -> None:
-    """Register an environment in the workspace of an MLClient."""
+    """Register an environment in an MLClient's workspace."""
     from azure.ai.ml.entities import Environment
 
     image = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"

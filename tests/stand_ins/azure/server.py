@@ -1,4 +1,4 @@
-"""HTTPS for the stand-in: reads requests, applies faults, records what was asked, answers."""
+"""The stand-in's HTTPS server: reads requests, injects faults, records requests, responds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 @dataclass(frozen=True)
 class Request:
-    """A request as a route gets it; `query` has the last value of each key."""
+    """A request to a route; `query` has the last value of each key."""
 
     method: str
     path: str
@@ -27,14 +27,14 @@ class Request:
     body: Any
 
 
-# How soon to ask about an operation again. The service says `Retry-After: 1` or more; azure-core
-# reads this header as well, and waits no second for what is done at once.
+# Header with the polling interval of operations. The service sends `Retry-After: 1` or more;
+# azure-core also reads this header, so that fast operations do not take a second.
 AGAIN = {"retry-after-ms": "250"}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A status, a JSON body (None: empty; bytes: as they are), and headers."""
+    """A response: status, JSON body (None: empty; bytes: sent unchanged), and headers."""
 
     status: int = 200
     body: Any = None
@@ -42,9 +42,9 @@ class Answer:
 
 
 class Refusal(Exception):
-    """An answer in the service's error shape: `{"error": {"code", "message", …}}`.
+    """An error response in the service's form: `{"error": {"code", "message", …}}`.
 
-    Shape: issue Azure/azure-cli-extensions#6662.
+    Source: issue Azure/azure-cli-extensions#6662.
     """
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -59,12 +59,12 @@ class Refusal(Exception):
 
 @dataclass
 class Fault:
-    """What goes wrong with the next `times` requests whose `METHOD path` matches `pattern`.
+    """A fault of the next `times` requests whose `METHOD path` matches `pattern`.
 
-    `drop` closes the connection without an answer, `drop_after` does the work first: the client
-    cannot know that it was done. `slow_s` waits before the answer. `body` is the whole answer with
-    status 200: JSON of an operation, or text, as of a gateway. The first `after` requests are
-    left alone, and meanwhile no later fault has its turn.
+    `drop` closes the connection without a response; `drop_after` does so after the request was
+    processed, which the client cannot know. `slow_s` delays the response. `body` replaces the
+    response with status 200: JSON of an operation, or text as of a gateway. The first `after`
+    requests are not affected; until then, later faults wait.
     """
 
     pattern: str
@@ -81,11 +81,11 @@ class Fault:
 
 
 class Dropped(Exception):
-    """The connection is closed without an answer."""
+    """The connection must be closed without a response."""
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with `respond`; `/stand-in/…` is its own control, for tests."""
+    """An HTTPS server that responds by `respond`; tests control it by `/stand-in/…`."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -104,18 +104,18 @@ class Server(ThreadingHTTPServer):
         self._lock = Lock()
         secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         secure.load_cert_chain(certificate, key)
-        # The handshake is the connection's own: a client that stalls does not hold up the others.
+        # Do the handshake in the connection's thread: a stalled client must not block others.
         self.socket = secure.wrap_socket(
             self.socket, server_side=True, do_handshake_on_connect=False
         )
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the server's URL."""
         return f"https://127.0.0.1:{self.server_port}"
 
     def answer(self, request: Request) -> Answer:
-        """The answer to a request, or what a fault makes of it. Raises Dropped."""
+        """Return the response to a request, changed by a fault if one matches; raise Dropped."""
         if request.path.startswith("/stand-in/"):
             return self._control(request)
         fault = self._fault(f"{request.method} {request.path}")
@@ -163,12 +163,12 @@ class Server(ThreadingHTTPServer):
         return Answer(404)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no news."""
+        """Ignore clients that close the connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Else an answer's content waits 40 ms for the other side to acknowledge its headers.
+    # Nagle's algorithm delays a body by 40 ms, until the client acknowledges the headers.
     disable_nagle_algorithm = True
     server: Server
 
@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *arguments: object) -> None:
-        """Quiet; `log_error` is not."""
+        """Log no requests; `log_error` logs errors."""
 
     def log_error(self, format: str, *arguments: object) -> None:
         print(format % arguments, flush=True)

@@ -1,4 +1,4 @@
-"""What the stand-in knows, and how it answers each request of the control plane."""
+"""The stand-in's state, and its responses to requests of the control plane."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.stand_ins.azure.tracking import Tracked, Tracking, tracked
 
 SUBSCRIPTION = "00000000-0000-0000-0000-00000000aa01"
 GROUP, WORKSPACE = "rg-stand-in", "mlw-stand-in"
-# A path with the ARM id of a workspace, or of a registry; Azure does not mind the case of it.
+# A path with the ARM id of a workspace or a registry, which is case-insensitive.
 _WORKSPACE = re.compile(
     rf"(?i)(/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
     r"/providers/Microsoft.MachineLearningServices/((?:workspaces|registries)/[^/]+))"
@@ -31,14 +31,14 @@ _DISCOVERY = re.compile(r"/registrymanagement/v1.0/registries/([^/]+)/discovery"
 _REGION = re.compile(
     rf"(?i)/subscriptions/{SUBSCRIPTION}/providers/.*/locations/[^/]+/(vmSizes|usages)"
 )
-# Of a Standard_DS3_v2: learn.microsoft.com/azure/virtual-machines/dv2-dsv2-series
+# Memory of a Standard_DS3_v2: learn.microsoft.com/azure/virtual-machines/dv2-dsv2-series
 INSTANCE_GIB = 14
-# SDK `MFE_PATH_PREFIX`: a registry's requests have it in front.
+# SDK `MFE_PATH_PREFIX`: the prefix of a registry's requests.
 _REGISTRY_PREFIX = "/mferp/managementfrontend"
 CLOUD = "StandInCloud"
-# A workspace whose name begins so starts no jobs.
+# Name prefix of workspaces whose jobs stay queued.
 IDLE = "idle"
-# A workspace whose name begins so is a feature store.
+# Name prefix of workspaces that are feature stores.
 FEATURES = "fs"
 COMPUTES = ("cpu-cluster", "cpu-large", "gpu-cluster", "gpu-infiniband", "gpu-spot")
 # docs concept-endpoints… and SDK `RunHistoryConstants.TERMINAL_STATUSES`.
@@ -54,7 +54,7 @@ _ROUTES: list[tuple[str, re.Pattern[str], Handler]] = []
 
 
 def route(method: str, path: str) -> Callable[[Handler], Handler]:
-    """Registers a handler; `{ws}` in the path stands for the ARM id of a workspace."""
+    """Return a decorator that registers a handler; `{ws}` in the path is a workspace's ARM id."""
     pattern = re.compile(path.replace("{ws}", re.escape("{ws}")))
 
     def register(handler: Handler) -> Handler:
@@ -66,9 +66,9 @@ def route(method: str, path: str) -> Callable[[Handler], Handler]:
 
 @dataclass
 class Service:
-    """Azure: checks tokens, and answers for every workspace of one resource group.
+    """The stand-in's root: checks tokens, and responds for all workspaces of a resource group.
 
-    A workspace is there as soon as somebody names it, so that each test has one of its own.
+    A workspace is created by the first request to it, so that each test can have its own.
     """
 
     storage: Storage
@@ -77,7 +77,7 @@ class Service:
     workspaces: dict[str, Workspace] = field(default_factory=dict)
 
     def respond(self, request: Request) -> Answer:
-        """The answer to a request. Raises Refusal."""
+        """Return the response to a request; raise Refusal for errors."""
         if request.path == "/metadata/endpoints":
             return self._metadata()
         if discovered := _DISCOVERY.fullmatch(request.path):
@@ -94,12 +94,12 @@ class Service:
         if name not in self.workspaces:
             storage = replace(self.storage, name=f"azureml-{name.rpartition('/')[2]}")
             storage.container()
-            storage.container("releases")  # which the program makes
+            storage.container("releases")  # the Pulumi program creates it
             self.workspaces[name] = Workspace(match[1], storage, self.url, self.workspaces)
         return self.workspaces[name].respond(request)
 
     def copy(self, job: str, times: int) -> None:
-        """Add jobs that have ended as this one did."""
+        """Add `times` copies of a completed job."""
         for workspace in self.workspaces.values():
             if job in workspace.jobs:
                 for number in range(times):
@@ -107,17 +107,17 @@ class Service:
                     workspace.jobs[name] = replace(workspace.jobs[job], name=name)
 
     def _registry(self, name: str) -> Answer:
-        """SDK `RegistryDiscovery._get_registry_details`."""
+        """Return a registry's addresses: SDK `RegistryDiscovery._get_registry_details`."""
         known = {"subscriptionId": SUBSCRIPTION, "resourceGroup": GROUP, "registryName": name}
         return Answer(200, {**known, "primaryRegionResourceProviderUri": f"{self.url}/"})
 
     def _sizes(self) -> Answer:
-        """spec VirtualMachineSize/list."""
+        """List the VM sizes: spec VirtualMachineSize/list."""
         size = {"name": "Standard_DS3_v2", "vCPUs": 4, "memoryGB": INSTANCE_GIB}
         return Answer(200, {"value": [{**size, "supportedComputeTypes": ["AmlCompute"]}]})
 
     def _usages(self) -> Answer:
-        """spec Usage/list: each family, then all dedicated cores of the region."""
+        """Return the quota of each VM family, then of all dedicated cores: spec Usage/list."""
         usages = [
             {
                 **{"id": f"/subscriptions/{SUBSCRIPTION}", "unit": "Count", "limit": 100},
@@ -129,7 +129,7 @@ class Service:
         return Answer(200, {"value": usages})
 
     def _metadata(self) -> Answer:
-        """SDK `_azure_environments._convert_arm_to_cli`."""
+        """Return the cloud's addresses: SDK `_azure_environments._convert_arm_to_cli`."""
         authentication = {"loginEndpoint": "https://login.localhost", "audiences": [self.url]}
         cloud = {
             "name": CLOUD,
@@ -144,9 +144,9 @@ class Service:
 
 @dataclass
 class Workspace:
-    """The state of one workspace; resources and what is deployed by their lower-case ARM id.
+    """The state of a workspace; resources and deployments have their lower-case ARM id as key.
 
-    `requests` are the rows of the endpoints' request log.
+    `requests` has the rows of the endpoints' request log.
     """
 
     id: str
@@ -160,11 +160,11 @@ class Workspace:
 
     @property
     def folder(self) -> Path:
-        """Its folder on this machine."""
+        """Return the workspace's local folder."""
         return home.home() / "azure" / self.storage.name
 
     def respond(self, request: Request) -> Answer:
-        """The answer to a request. Raises Refusal."""
+        """Return the response to a request; raise Refusal for errors."""
         path = _WORKSPACE.sub("{ws}", request.path.removeprefix(_REGISTRY_PREFIX))
         for method, pattern, handler in _ROUTES:
             match = pattern.fullmatch(path) if method == request.method else None
@@ -176,12 +176,12 @@ class Workspace:
 
     @route("GET", "/discovery{ws}")
     def _discovery(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `JobOperations._get_workspace_url` reads the key `api`."""
+        """Return the workspace's address in `api`: SDK `JobOperations._get_workspace_url`."""
         return Answer(200, {"api": self.url, "history": self.url})
 
     @route("GET", "{ws}")
     def _workspace(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec Workspace/get."""
+        """Return the workspace: spec Workspace/get."""
         tracking = f"{self.url.replace('https', 'azureml')}/mlflow/v1.0{self.id}"
         account = (
             f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Storage"
@@ -201,7 +201,7 @@ class Workspace:
 
     @route("GET", "{ws}/connections/offline")
     def _offline_store(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `FeatureStoreOperations.get`: the ARM id of the container."""
+        """Return the ARM id of the offline store's container: SDK `FeatureStoreOperations.get`."""
         group = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
         account = f"{group}/providers/Microsoft.Storage/storageAccounts/standin"
         target = f"{account}/blobServices/default/containers/offline-store"
@@ -210,7 +210,7 @@ class Workspace:
 
     @route("GET", "{ws}/computes/(?P<name>[^/]+)")
     def _compute(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec Compute/get/AmlCompute."""
+        """Return a compute cluster: spec Compute/get/AmlCompute."""
         if match["name"] not in COMPUTES:
             raise Refusal(404, "ResourceNotFound", f"The compute {match['name']} was not found.")
         return Answer(200, self._cluster(match["name"]))
@@ -235,14 +235,14 @@ class Workspace:
 
     @route("GET", "{ws}/datastores/(?P<name>[^/]+)")
     def _datastore(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec Datastore/get."""
+        """Return a datastore: spec Datastore/get."""
         if match["name"] not in DATASTORES:
             raise Refusal(404, "UserError", f"Datastore {match['name']} does not exist.")
         return Answer(200, self._store(match["name"]))
 
     @route("GET", "{ws}/datastores")
     def _datastores(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec Datastore/list; the SDK asks for the default one (`isDefault`)."""
+        """List the datastores: spec Datastore/list. The SDK requests the default (`isDefault`)."""
         return Answer(200, {"value": [self._store(name) for name in DATASTORES]})
 
     def _store(self, name: str) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class Workspace:
 
     @route("POST", "{ws}/codes/(?P<name>[^/]+)/versions/[^/]+/startPendingUpload")
     def _pending_upload(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec CodeVersion/createOrGetStartPendingUpload: a container of its own."""
+        """Return a new container for code: spec CodeVersion/createOrGetStartPendingUpload."""
         container = f"code-{match['name'].lower()}"
         self.storage.container(container)
         uri = f"{self.storage.url}/{container}"
@@ -271,7 +271,7 @@ class Workspace:
 
     @route("PUT", "{ws}/tempdatarefs/(?P<name>[^/]+)/versions/(?P<version>[^/]+)")
     def _temporary_reference(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `get_sas_uri_for_registry_asset`: 409 for a version that exists."""
+        """Return an upload URI, or 409 if it exists: SDK `get_sas_uri_for_registry_asset`."""
         path = f"{self.id}/models/{match['name']}/versions/{match['version']}"
         if path.lower() in self.resources:
             raise Refusal(409, "Conflict", "The asset exists already.")
@@ -279,7 +279,7 @@ class Workspace:
 
     @route("POST", "{ws}/datarefs/(?P<name>[^/]+)/versions/(?P<version>[^/]+)")
     def _data_reference(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `get_storage_details_for_registry_assets`."""
+        """Return an asset's storage URI: SDK `get_storage_details_for_registry_assets`."""
         return self._reference(self.storage.container_of(request.body["blobUri"]))
 
     def _reference(self, container: str) -> Answer:
@@ -295,7 +295,7 @@ class Workspace:
         "PUT", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions/(?P<version>[^/]+)"
     )
     def _put_asset(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec Workspace/*Version/createOrUpdate; a version's content does not change.
+        """Create an asset's immutable version: spec Workspace/*Version/createOrUpdate.
 
         A model's version is a positive integer: issue Azure/azureml-examples#2725.
         """
@@ -331,8 +331,10 @@ class Workspace:
 
     @route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions")
     def _versions(self, request: Request, match: re.Match[str]) -> Answer:
-        """Newest first, with `$top`. A code is looked up by its `hash` under every name: the SDK
-        asks with a new name and takes that of the answer (`CodeOperations.create_or_update`).
+        """List an asset's versions, newest first, with `$top`.
+
+        Code is looked up by its `hash` under all names: the SDK sends a new name and uses the one
+        in the response (`CodeOperations.create_or_update`).
         """
         values = self.below(self.path(match))
         if "hash" in request.query:
@@ -347,7 +349,7 @@ class Workspace:
 
     @route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)")
     def _container(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `_get_next_version_from_container` reads `nextVersion`."""
+        """Return `nextVersion` of an asset: SDK `_get_next_version_from_container`."""
         versions = [value["name"] for value in self.below(f"{self.path(match)}/versions")]
         if not versions:
             raise Refusal(404, "UserError", f"{match['kind']} {match['name']} was not found.")
@@ -374,7 +376,7 @@ class Workspace:
 
     @route("PUT", "{ws}/jobs/(?P<name>[^/]+)")
     def _put_job(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec CommandJob/createOrUpdate.
+        """Start a job: spec CommandJob/createOrUpdate.
 
         A job cannot be changed (SDK `JobOperations`: "MFE does not allow existing properties to be
         updated").
@@ -395,7 +397,7 @@ class Workspace:
         return Answer(201, self._job(job))
 
     def files(self, properties: dict[str, Any]) -> dict[str, str]:
-        """The URIs of the assets that a job names. Raises Refusal for one that does not exist."""
+        """Return the URIs of the assets that a job uses; raise Refusal for an unknown asset."""
         files: dict[str, str] = {}
         reference = re.compile(rf'"(?:azureml:)?({re.escape(self.id)}/[^"]+)"', re.I)
         for text in reference.findall(json.dumps(properties)):
@@ -415,7 +417,7 @@ class Workspace:
 
     @route("GET", "{ws}/jobs/(?P<name>[^/]+)")
     def _get_job(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec CommandJob/get; a trial is a command job."""
+        """Return a job or a trial, as a command job: spec CommandJob/get."""
         each = self._tracked(match["name"])
         if not each.parent:
             return Answer(200, self._job(each.job))
@@ -433,7 +435,7 @@ class Workspace:
 
     @route("GET", "{ws}/jobs")
     def _list_jobs(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec CommandJob/list: in pages, the newest first."""
+        """List the jobs in pages, newest first: spec CommandJob/list."""
         size, start = 100, int(request.query.get("$skip") or 0)
         jobs = [*self.jobs.values()][::-1]
         body: dict[str, Any] = {"value": [self._job(job) for job in jobs[start : start + size]]}
@@ -445,7 +447,7 @@ class Workspace:
 
     @route("POST", "{ws}/jobs/(?P<name>[^/]+)/cancel")
     def _cancel(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec Job/cancel: 202 and a location to poll."""
+        """Cancel a job; respond with 202 and a location to poll: spec Job/cancel."""
         job = self._tracked(match["name"]).job
         if job.status in ENDED:
             raise Refusal(400, "UserError", f"The job {job.name} has ended; it is {job.status}.")
@@ -455,7 +457,10 @@ class Workspace:
 
     @route("GET", "/operations{ws}/(?P<name>[^/]+)")
     def _operation(self, request: Request, match: re.Match[str]) -> Answer:
-        """docs azure-resource-manager/management/async-operations: 202 until it is done."""
+        """Return 202 until an operation is done.
+
+        docs azure-resource-manager/management/async-operations
+        """
         done = self._tracked(match["name"]).job.status in ENDED
         return Answer(
             200 if done else 202,
@@ -477,7 +482,7 @@ class Workspace:
         return {**resource, "systemData": {**resource["systemData"], "createdAt": created}}
 
     def _services(self, name: str) -> dict[str, Any]:
-        """docs how-to-train-model: the studio's page of a job."""
+        """Return the link to a job's studio page: docs how-to-train-model."""
         studio = f"https://ml.azure.com/runs/{name}?wsid={self.id}"
         return {"Studio": {"jobServiceType": "Studio", "endpoint": studio}}
 
@@ -488,20 +493,20 @@ class Workspace:
                     return each
         raise Refusal(404, code, f"The job {name} was not found.")
 
-    # Run history and the data plane: what the SDK reads; no public document describes them.
+    # Run history and the data plane: undocumented, so they implement only what the SDK reads.
 
     @route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)")
     def _run(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `_BaseJob._load_from_rest`: a step, which the control plane does not have."""
+        """Return a step, which the control plane lacks: SDK `_BaseJob._load_from_rest`."""
         each = self._tracked(match["name"], "UserError")
         body = {"runId": each.id, "status": each.status, "displayName": each.label}
         return Answer(200, {**body, "tags": {}, "properties": {}, "parentRunId": each.parent})
 
     @route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)/details")
     def _details(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `stream_logs_until_completion`: status, log files, warnings, error.
+        """Return status, log files, warnings and error: SDK `stream_logs_until_completion`.
 
-        An unknown run: issue Azure/AutoML-vNext-Preview#3.
+        Error for an unknown run: issue Azure/AutoML-vNext-Preview#3.
         """
         each = self._tracked(match["name"], "UserError")
         status = each.status
@@ -510,7 +515,7 @@ class Workspace:
         if _log(each) is not None:
             body["logFiles"] = {"user_logs/std_log.txt": log}
         if (each.job.folder / BUILD_LOG).is_file():
-            # docs how-to-log-view-metrics: one a run, where the environment is new.
+            # docs how-to-log-view-metrics: a run has a build log if its environment is new.
             name = f"azureml-logs/{BUILD_LOG}"
             body["logFiles"][name] = f"{self.url}/logs{self.id}/runs/{each.id}/{name}"
         if status == "Failed":
@@ -519,7 +524,7 @@ class Workspace:
 
     @route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)/serviceinstances/(?P<node>[0-9]+)")
     def _service_instances(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `JobOperations.show_services`: what the spec asked for, with an address on a node."""
+        """Return the spec's services with node addresses: SDK `JobOperations.show_services`."""
         each = self._tracked(match["name"], "UserError")
         instances = {
             name: {
@@ -533,7 +538,7 @@ class Workspace:
 
     @route("GET", "/logs{ws}/runs/(?P<name>[^/]+)/(?:user_logs|azureml-logs)/(?P<file>[^/]+)")
     def _log_file(self, request: Request, match: re.Match[str]) -> Answer:
-        """On Azure a blob behind a SAS, which honours `Range`; here the log of the local run."""
+        """Return the local run's log; on Azure, it is a blob with a SAS and `Range` support."""
         each = self._tracked(match["name"])
         log = each.job.folder / BUILD_LOG if match["file"] == BUILD_LOG else _log(each)
         content = log.read_bytes() if log else b""
@@ -545,10 +550,10 @@ class Workspace:
 
     @route("POST", "/history/v1.0{ws}/rundata")
     def _run_data(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `get_job_output_uris_from_dataplane`: the outputs as asset ids with their types."""
+        """Return outputs as asset ids with types: SDK `get_job_output_uris_from_dataplane`."""
         each = self._tracked(request.body["runId"])
         outputs = {
-            # Models count as folders: their URIs are resolved in the same way.
+            # Models are typed as folders, since their URIs are resolved in the same way.
             name: {"assetId": f"{each.id}:{name}:{_end(path)}", "type": "uri_folder"}
             for name, path in (each.run.outputs if each.run else {}).items()
         }
@@ -556,7 +561,7 @@ class Workspace:
 
     @route("POST", "/data/v1.0{ws}/dataversion/batchGetResolvedUris")
     def _resolved(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `DatasetDataplaneOperations.get_batch_dataset_uris`."""
+        """Return the URIs of asset ids: SDK `DatasetDataplaneOperations.get_batch_dataset_uris`."""
         store = f"azureml:/{self.id.replace('/providers/Microsoft.MachineLearningServices', '')}"
         values = {}
         for asset in request.body["values"]:
@@ -567,7 +572,7 @@ class Workspace:
 
     @route("PATCH", "/history/v1.0{ws}/experiments/(?P<experiment>[^/]+)/runs/(?P<name>[^/]+)")
     def _patch_run(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `JobOperations.update`: tags and properties are merged."""
+        """Merge tags and properties into a job: SDK `JobOperations.update`."""
         job = self._tracked(match["name"]).job
         for key in ("tags", "properties"):
             job.properties[key] = {
@@ -591,7 +596,7 @@ class Workspace:
         now = datetime.now(UTC).isoformat()
         made = {"createdAt": now, "createdBy": "somebody", "createdByType": "User"}
         return {
-            # A registry's assets: SDK `AMLVersionedArmId`.
+            # The ids of a registry's assets: SDK `AMLVersionedArmId`.
             "id": re.sub(r"^/subscriptions/.*/registries/", "azureml://registries/", path),
             "name": path.rpartition("/")[2],
             "type": f"Microsoft.MachineLearningServices/workspaces/{kind}".rstrip("/"),
@@ -603,7 +608,7 @@ class Workspace:
         return match[0].replace("{ws}", self.id)
 
     def kept(self, path: str) -> dict[str, Any]:
-        """An asset by its ARM id, or one of a registry: `azureml://registries/NAME/…`."""
+        """Return an asset by its ARM id, or by `azureml://registries/NAME/…`."""
         if shared := re.match("azureml://(registries/[^/]+)(/.*)", path):
             registry = self.others.get(shared[1].lower())
             return registry.kept(f"{registry.id}{shared[2]}") if registry else self.kept(shared[2])
@@ -617,14 +622,14 @@ class Workspace:
         return [each for key, each in self.resources.items() if key.startswith(f"{path.lower()}/")]
 
     def demand(self, kind: str, body: Any) -> None:
-        """Raises Refusal for a body that the service's models do not describe."""
+        """Raise Refusal for a body that does not match the service's models."""
         found = bodies.problems(kind, body)
         if found:
             raise Refusal(400, "ValidationError", f"The request is invalid: {'; '.join(found)}")
 
 
 def _end(output: Path) -> str:
-    """A folder's URI ends with a slash."""
+    """Return the end of an output's URI: a slash for a folder."""
     return "" if output.is_file() else "/"
 
 
@@ -634,7 +639,7 @@ def _log(each: Tracked) -> Path | None:
 
 
 def _failure(each: Tracked) -> str:
-    """The words of the service: issue Azure/azureml-examples#2614."""
+    """Return the service's text for a failed run: issue Azure/azureml-examples#2614."""
     run = each.run
     if run is None or run.error is None:
         return str(each.job.state.get("problem") or "The node was lost.")

@@ -1,4 +1,4 @@
-"""The workspace's storage: a container of a real Azurite, reached by SAS."""
+"""The workspace's storage: a container of a real Azurite, with access by SAS."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.stand_ins.azurite_server import ACCOUNT
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 CONTAINER = "azureml-blobstore"
 DATASTORES = ("workspaceblobstore", "workspaceartifactstore")
-# `azureml://datastores/NAME/paths/PATH`, also after `azureml://subscriptions/…/workspaces/…/`.
+# `azureml://datastores/NAME/paths/PATH` or `azureml://subscriptions/…/datastores/NAME/paths/PATH`.
 _URI = re.compile(r"azureml://(?:.*/)?datastores/(?P<store>[^/]+)/(?:paths/)?(?P<path>.*)")
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Azurite at `url`, with the certificate that it shows; `name` is a workspace's container."""
+    """Azurite at `url` with its certificate; `name` is a workspace's container."""
 
     url: str
     certificate: str
@@ -37,15 +37,15 @@ class Storage:
 
     @property
     def account(self) -> str:
-        """The account name of a datastore.
+        """Return the account name of a datastore.
 
-        The SDK makes `https://{account}.blob.{suffix}` of it; with a `#` at its end the tail is a
-        fragment, and no DNS name is needed.
+        The SDK builds `https://{account}.blob.{suffix}`. A `#` at the end of the account turns the
+        rest into a fragment, so that no DNS name is needed.
         """
         return f"{self.url.removeprefix('https://')}#"
 
     def sas(self) -> str:
-        """A SAS for everything in the account."""
+        """Return a SAS for everything in the account."""
         return generate_account_sas(
             ACCOUNT,
             KEY,
@@ -55,7 +55,7 @@ class Storage:
         )
 
     def container(self, name: str = "") -> ContainerClient:
-        """A container, by default the workspace's; made if there is none."""
+        """Return a container, by default the workspace's; create it if missing."""
         service = BlobServiceClient(
             self.url, credential=KEY, connection_verify=self.certificate, retry_total=1
         )
@@ -65,13 +65,13 @@ class Storage:
         return client
 
     def fetch(self, uri: str, into: Path) -> Path:
-        """Bring what a datastore URI or a blob's https URL names into a folder; its path there."""
+        """Download the file or folder of a datastore URI or blob URL; return its local path."""
         container, path = self._located(uri)
         prefix = path.rstrip("/")
         for blob in container.list_blobs(name_starts_with=prefix):
             inside = blob.name[len(prefix) :]
             if inside and not inside.startswith("/") and prefix:
-                continue  # a neighbour whose name begins alike
+                continue  # another blob whose name has the same prefix
             target = into / (inside.lstrip("/") or Path(prefix).name)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(container.download_blob(blob.name).readall())
@@ -87,7 +87,7 @@ class Storage:
             container.upload_blob(f"{to}{inside}", file.read_bytes(), overwrite=True)
 
     def append(self, path: str, text: str) -> None:
-        """Add to a blob, by its datastore URI."""
+        """Append text to a blob, by its datastore URI."""
         container, name = self._located(path)
         blob = container.get_blob_client(name)
         if not blob.exists():
@@ -95,11 +95,11 @@ class Storage:
         blob.append_block(text.encode())
 
     def without_account(self, uri: str) -> str:
-        """A blob's URL as the SDK takes it apart, which knows no account in a URL's path."""
+        """Return a blob's URL without the account in its path, as the SDK expects it."""
         return uri.replace(f"{self.url}/", f"{self.url.rpartition('/')[0]}/")
 
     def container_of(self, uri: str) -> str:
-        """The container in such a URL."""
+        """Return the container in a blob's URL."""
         return uri.removeprefix(f"{self.url.rpartition('/')[0]}/").partition("/")[0]
 
     def _located(self, uri: str) -> tuple[ContainerClient, str]:

@@ -1,6 +1,6 @@
-"""MLflow's REST API as a workspace exposes it: what MLflow's client asks for about runs.
+"""MLflow's REST API of a workspace: the calls of MLflow's client about runs.
 
-There is no LoggedModel API: 404 (found by experiment).
+The LoggedModel API is missing (404), as experiments show.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class Tracked:
-    """A run by its id in the workspace: the job's own, a trial's or a step's."""
+    """A run with its id in the workspace: of a job, a trial or a step."""
 
     id: str
     job: Job
@@ -38,12 +38,12 @@ class Tracked:
 
     @property
     def status(self) -> str:
-        """Azure ML's status."""
+        """Return the status in Azure ML's terms."""
         return self.run.status if self.parent and self.run else self.job.status
 
 
 def tracked(job: Job) -> Iterator[Tracked]:
-    """The job's own run and those of its trials and steps."""
+    """Yield the run of a job, and those of its trials and steps."""
     run = job.run()
     if run is None:
         yield Tracked(job.name, job)
@@ -53,18 +53,18 @@ def tracked(job: Job) -> Iterator[Tracked]:
 
 
 def experiment_id(name: str) -> str:
-    """A GUID, as Azure ML's are."""
+    """Return an experiment's id: a GUID, as in Azure ML."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, name))
 
 
 @dataclass(frozen=True)
 class Tracking:
-    """Answers `/mlflow/v…{workspace}/api/2.0/mlflow/CALL` from the jobs."""
+    """Responds to `/mlflow/v…{workspace}/api/2.0/mlflow/CALL` with data of the jobs."""
 
     jobs: Callable[[], list[Job]]
 
     def answer(self, call: str, request: Request) -> Answer:
-        """The answer to one call. Raises Refusal."""
+        """Return the response to a call; raise Refusal for unsupported ones."""
         given = {**request.query, **(request.body or {})}
         match call:
             case "runs/get":
@@ -122,12 +122,14 @@ class Tracking:
 
 
 def _experiment(job: Job) -> str:
-    """docs reference-yaml-job-command: the SDK sends the name of the working directory."""
+    """Return a job's experiment. docs reference-yaml-job-command: by default, the SDK sends the
+    name of the working directory.
+    """
     return str(job.properties.get("experimentName") or "Default")
 
 
 def _conditions(text: str) -> list[tuple[str, str, str]]:
-    """`tags.x = 'a' and attributes.status = 'b'`; other filters are refused."""
+    """Parse a filter such as `tags.x = 'a' and attributes.status = 'b'`; reject others."""
     found = [match.groups() for match in _CONDITION.finditer(text)]
     if text and not found:
         raise Refusal(400, "INVALID_PARAMETER_VALUE", f"the stand-in knows no filter {text!r}")
@@ -151,7 +153,7 @@ def _document(each: Tracked) -> dict[str, Any]:
     if run is not None:
         with READING:
             metrics = reader.latest(run.id)
-    # What a script or the sweep logged: a job's own inputs are not parameters of its MLflow run.
+    # Only what a script or the sweep logged: a job's inputs are not parameters of its MLflow run.
     inputs = literals(job.properties)
     parameters = run.parameters.items() if run is not None and not is_job else ()
     experiment = experiment_id(_experiment(job))
@@ -187,14 +189,14 @@ def _document(each: Tracked) -> dict[str, Any]:
 
 
 def _is_search(each: Tracked) -> bool:
-    """Whether it is an AutoML job, or a step that is one."""
+    """Return whether the run is of an AutoML job or step."""
     properties = each.job.properties
     step = (properties.get("jobs") or {}).get(each.label, {})
     return properties["jobType"] == "AutoML" if not each.parent else step.get("type") == "automl"
 
 
 def _number(value: float) -> float | str:
-    """Protocol buffers write these as text: protobuf.dev/programming-guides/json."""
+    """Return NaN and infinities as strings, like Protocol Buffers' JSON format: protobuf.dev."""
     if math.isnan(value):
         return "NaN"
     return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")

@@ -1,4 +1,4 @@
-"""What the tests of torch's parts share."""
+"""Fixture of the tests with PyTorch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="package")
 def one_thread() -> Iterator[None]:
-    """A thread here, as in the processes that tests start: sums of more threads differ in bits."""
+    """Use one thread, as in started processes: sums of several threads are not reproducible."""
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
     torch.set_num_threads(1)

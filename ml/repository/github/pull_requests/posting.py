@@ -1,11 +1,11 @@
 """Post the comment about a run of check.yml or train.yml.
 
-It runs the code of the default branch with a token that can write, and needs no package besides
-PyYAML. The checks ran a pull request's code, so their results are untrusted. GitHub's API states
-which pull request it is, which files it changes, which jobs ran and whether they passed. The
-default branch's code determines which jobs these files require, and main's code has recorded
-which commit was trained. Of the artifacts, only files with known names and sizes are parsed as
-JSON; nothing is unpacked, and no path, number or Markdown in them is used.
+It runs the default branch's code with a write token, and needs no package besides PyYAML. The
+checks ran a pull request's code, so their results are untrusted. Therefore the pull request, its
+files, the jobs and whether they passed come from GitHub's API. The default branch's code determines
+which jobs the files require; a workflow of main recorded which commit was trained. Artifacts are
+read in memory: only files of known names and limited size are parsed as JSON, and no path, number
+or Markdown in them is used.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from ml.repository.affected.projects import (
 from ml.repository.github.api import AUTHOR, MAIN, GitHub
 
 CHECK, TRAIN = ".github/workflows/check.yml", ".github/workflows/train.yml"
-# The artifacts: results of the checks, a training's request, and its results.
+# Names of the artifacts: results of the checks, a training's request, results of a training.
 CHECKED, REQUESTED, TRAINED = "check-results", "train-request", "train-results"
-# The documents in them.
+# Allowed file names in each artifact; the group is the document's name.
 _OF_CHECKS, _REQUEST, _RESULTS = (
     re.compile(rf"({names})\.json") for names in ("smoke|infra", "request", "train")
 )
-# How often a comment may change between being read and being written.
+# Attempts to write the comment while others change it.
 ATTEMPTS = 3
-# The most bytes of an artifact and of a document, and the most entries of an artifact.
+# Maximum bytes of an artifact and of a document, and maximum entries of an artifact.
 MAX_ARTIFACT, MAX_DOCUMENT, MAX_ENTRIES = 5_000_000, 8_000_000, 20
-# What reading a ZIP file and JSON may raise.
+# Exceptions that reading an invalid ZIP file or JSON may raise.
 UNREADABLE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RecursionError, OSError)
 _SHA = re.compile(r"[0-9a-f]{40}")
 
@@ -60,10 +60,10 @@ _SHA = re.compile(r"[0-9a-f]{40}")
 def post(github: GitHub, root: Path, run_id: int) -> str:
     """Create or update the comment about a run of the checks or a training; return what was done.
 
-    The comment keeps what it shows of the other kind of run. `root` is the repository, with the
-    default branch. Nothing is posted for a run of another workflow or event; for a pull request
-    that is closed, ambiguous, not for the default branch, or has newer commits than those checked;
-    or if a newer run was posted before.
+    The comment shows the latest checks and the latest training; this run replaces one of them.
+    `root` is a checkout of the default branch. Nothing is posted for a run of another workflow or
+    event, if the comment shows a newer run, or if the pull request is closed, ambiguous, not for
+    the default branch, or has newer commits than the run checked.
     """
     run = github.get(f"actions/runs/{run_id}")
     if run.get("repository", {}).get("full_name", "").lower() != github.repository.lower():
@@ -104,10 +104,11 @@ def _is_of(run: Mapping[str, Any], workflow: str, event: str) -> bool:
 
 
 def _shown(github: GitHub, pull: Mapping[str, Any], comments: Mapping[int, str]) -> tuple[int, int]:
-    """Return the newest run of the checks and of a training that this author's comments show.
+    """Return the ids of the newest checks run and training run in the comments; 0 for none.
 
-    Anyone with write access can edit a comment, or let a branch's workflow post as the same author.
-    So only runs that GitHub lists for the pull request count; checks, for its last commit.
+    Anyone with write access can edit a comment, or post one from a branch's workflow. So an id
+    counts only if GitHub confirms that its run belongs to the pull request; checks must be of the
+    last commit.
     """
     runs = [shown_runs(body) for body in comments.values()]
     checks = max((run for run, _ in runs if _checked(github, run, pull)), default=0)
@@ -125,7 +126,7 @@ def _trained(github: GitHub, run_id: int, pull: Mapping[str, Any]) -> bool:
 
 
 def _run(github: GitHub, run_id: int) -> Mapping[str, Any]:
-    """Return a workflow run; {} if no run has that number."""
+    """Return a workflow run; {} if it does not exist."""
     try:
         return dict(github.get(f"actions/runs/{run_id}")) if run_id else {}
     except UserError as refused:
@@ -135,7 +136,7 @@ def _run(github: GitHub, run_id: int) -> Mapping[str, Any]:
 
 
 def _body(github: GitHub, root: Path, number: int, checks: int, trained: int) -> str:
-    """Return the comment about the checks' run and the training's run; 0 for none."""
+    """Return the comment's Markdown; `checks` and `trained` are ids of runs, 0 for none."""
     change, commit, unread = _change(github, root, number)
     facts, documents = Run(0, commit, "", "", (), change), dict[str, object]()
     run = github.get(f"actions/runs/{checks}") if checks else {}
@@ -157,7 +158,10 @@ def _body(github: GitHub, root: Path, number: int, checks: int, trained: int) ->
 
 
 def _change(github: GitHub, root: Path, number: int) -> tuple[PullRequestChange, str, list[str]]:
-    """Return what the pull request affects by main's code, its last commit, and problems."""
+    """Return what the pull request affects, its last commit, and sentences about problems.
+
+    Main's code determines what it affects.
+    """
     try:
         touched, commit = of_pull_request(root, github, number)
         unread = []
@@ -171,7 +175,7 @@ def _change(github: GitHub, root: Path, number: int) -> tuple[PullRequestChange,
 
 
 def change_of(touched: Affected) -> PullRequestChange:
-    """Return the jobs that a change requires, and what the comment shows about the change."""
+    """Return what the comment shows about a change, with the jobs that it requires."""
     needed = [("affected", "affected"), ("links", "links")]
     if not touched.documents:
         needed.append(("change", "lint, types and specs"))
@@ -194,7 +198,10 @@ def change_of(touched: Affected) -> PullRequestChange:
 
 
 def _request(github: GitHub, run_id: int) -> tuple[int, str] | None:
-    """Return the pull request and the commit that a run trained, as main's code recorded them."""
+    """Return the pull request's number and the commit that a run trained; None if it trained none.
+
+    They come from the artifact that a job with main's code created.
+    """
     run = github.get(f"actions/runs/{run_id}")
     if not _is_of(run, TRAIN, "issue_comment"):
         return None
@@ -208,10 +215,10 @@ def _request(github: GitHub, run_id: int) -> tuple[int, str] | None:
 
 
 def _pull_request(github: GitHub, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the open pull request for main whose last commit the run checked; None unless unique.
+    """Return the only open pull request for main whose last commit is the run's; None otherwise.
 
-    The branch is the one that GitHub reports; a run for a fork lists no pull request. If the commit
-    is also in a pull request for another base branch, None is returned, since the run may be of
+    It is searched by the run's branch, since GitHub lists no pull request for a run of a fork. If
+    the commit is also in a pull request for another base branch, return None: the run may have used
     that branch's workflow.
     """
     head, commit = run.get("head_repository") or {}, str(run.get("head_sha") or "")
@@ -268,14 +275,14 @@ def read_artifact(
     *,
     failed_too: bool = False,
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the documents of a run's artifact by name, and a sentence if the artifact is invalid.
+    """Return the parsed documents of a run's artifact by name, and sentences about its faults.
 
-    `allowed` matches the names of its files; the group is a document's name. With `job`, an
-    artifact that its newest attempt did not create is invalid: whoever may write could delete the
-    newest one. The attempt must have succeeded; with `failed_too`, the newest attempt that ended
-    counts.
+    Both are empty without the artifact. `allowed` must match its file names; the group is a
+    document's name. With `job`, the artifact must be from the newest attempt of that job, since
+    anyone with write access could delete it so that an older one is read. That attempt must have
+    succeeded; `failed_too` also accepts one that failed.
     """
-    # Use only the newest: an earlier attempt's is not the final result of the run.
+    # Artifacts of earlier attempts are not the final result of the run.
     every = github.pages(f"actions/runs/{run_id}/artifacts", "artifacts")
     named = [artifact for artifact in every if artifact["name"] == name]
     newest = max(named, key=lambda artifact: int(artifact["id"]), default=None)
@@ -298,10 +305,10 @@ def _is_left_by(
     artifact: Mapping[str, Any],
     failed_too: bool,
 ) -> bool:
-    """Return whether a job's newest attempt, which succeeded, made the run's artifact.
+    """Return whether the job's newest attempt succeeded and created the artifact.
 
-    With `failed_too` it is the newest that has ended. Jobs of all attempts are queried: the newest
-    attempt of a run lacks jobs that it did not rerun.
+    With `failed_too`, use the newest attempt that succeeded or failed. All attempts of the run are
+    queried, since GitHub lists a job only for the attempts that ran it.
     """
     every = github.pages(f"actions/runs/{run_id}/jobs", "jobs", filter="all")
     attempts = [job for job in every if job["name"] == name]
@@ -316,7 +323,10 @@ def _is_left_by(
 
 
 def _documents(content: bytes, allowed: re.Pattern[str]) -> Iterator[tuple[str, object]]:
-    """Yield the documents of a ZIP file, read in memory; raise ValueError for invalid entries."""
+    """Yield the name and parsed JSON of each file in a ZIP archive, which is read in memory.
+
+    Raises ValueError for entries with another name, compression or size than allowed.
+    """
     with zipfile.ZipFile(io.BytesIO(content)) as packed:
         entries = packed.infolist()
         if len(entries) > MAX_ENTRIES:
@@ -334,24 +344,24 @@ def _documents(content: bytes, allowed: re.Pattern[str]) -> Iterator[tuple[str, 
                 text = file.read(MAX_DOCUMENT + 1)
             if len(text) > MAX_DOCUMENT:
                 raise ValueError(f"{entry.filename} is larger than {MAX_DOCUMENT:,} bytes")
-            # A command that failed has printed nothing.
+            # The file is empty if the command that writes it failed.
             if text.strip():
                 yield match[1], json.loads(text)
 
 
 def _own_comments(github: GitHub, number: int) -> dict[int, str]:
-    """Return the workflow account's comments that begin with the marker, by id."""
+    """Return the id → text of the comments by AUTHOR that begin with the marker."""
     return {
         int(comment["id"]): str(comment.get("body") or "").replace("\r\n", "\n")
         for comment in github.pages(f"issues/{number}/comments")
-        # The account of a comment may have been deleted.
+        # `user` is null if the account was deleted.
         if (comment.get("user") or {}).get("login") == AUTHOR
         and str(comment.get("body") or "").splitlines()[:1] == [MARKER]
     }
 
 
 def _publish(github: GitHub, number: int, comments: Mapping[int, str], body: str) -> str:
-    """Create the comment, or update the oldest of the author's own and remove the others."""
+    """Create the comment, or update the oldest one and delete the others; return what was done."""
     if len(body) > MAX_LENGTH:
         raise ValueError(f"the comment has {len(body):,} characters")
     if not comments:
@@ -368,7 +378,7 @@ def _publish(github: GitHub, number: int, comments: Mapping[int, str], body: str
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """`python -m ml.repository.github.pull_requests.posting`, whose one package is PyYAML."""
+    """Post the comment about the workflow run given on the command line."""
     parser = argparse.ArgumentParser(prog="posting", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--run", required=True, help="The id of the run.")
     options = parser.parse_args(argv)

@@ -1,10 +1,13 @@
-"""Select what a merge trains again, and open the pull requests that promote the results.
+"""Select the projects that a merge retrains, and open pull requests that promote the results.
 
-It needs no package besides PyYAML. Commands: `projects` lists the projects to train, `summary`
-shows the trainings and the gates' decisions, `trained` fetches the result of another job of the
-workflow run, `unfinished` fetches the jobs that earlier runs stopped waiting for, `continue`
-starts a run that waits for this run's jobs, and `open` keeps a pull request for each version that
-passed.
+It needs no package besides PyYAML. Commands:
+
+- `projects` lists the projects to train.
+- `summary` shows the trainings and the gates' decisions.
+- `trained` fetches the result of another job of this workflow run.
+- `unfinished` fetches the trainings that earlier runs stopped waiting for.
+- `continue` starts another run that waits for this run's unfinished trainings.
+- `open` opens or updates a pull request for each version that passed the gates.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ from ml.repository.github.api import MAIN, GitHub, for_all, read_results, write_
 from ml.repository.github.pull_requests.posting import TRAIN, TRAINED, read_artifact
 from ml.repository.github.releases import ENTRIES, FILE, with_entry
 
-# The files that a promotion or a revert changes: they do not trigger training.
+# Files that promotions and reverts change: these changes do not trigger a training.
 DECLARATIONS = ("ml/projects/*/release.yml", "ml/projects/*/evidence/*")
-# Locks of packages installed here; a node has the packages of its environment instead.
+# Locks of packages for this machine; nodes use the packages of their Azure ML environment.
 OFF_NODES = ("requirements/*.lock",)
 # The files that a project needs for training, gates and promotion.
 NEEDED = ("jobs/train.yml", "jobs/evaluate.yml", "gates.yml", "release.yml")
@@ -43,13 +46,14 @@ MERGE = ".github/workflows/merge.yml"
 _EARLIER = 10
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,60}", re.ASCII)
 _ENVIRONMENT, _VERSION = re.compile(r"[a-z]{1,20}"), re.compile(r"\d{1,9}", re.ASCII)
-# What follows the prefix of a branch: the version and, from its second deployment digest on, that.
+# The end of a branch's name: VERSION, or VERSION-DIGEST if VERSION has a pull request already with
+# another deployment digest.
 _SHORT = 12
 _PROPOSAL = re.compile(rf"(\d{{1,9}})(?:-[0-9a-f]{{{_SHORT}}})?", re.ASCII)
 
 
 def projects(root: Path, since: str = "") -> list[str]:
-    """Return the projects to train for the changes since a commit; all of them without one.
+    """Return the projects to train for the changes since a commit; all projects if it is "".
 
     Raises UserError as `affected` does, and for a name that is unsafe in a command.
     """
@@ -62,11 +66,12 @@ def projects(root: Path, since: str = "") -> list[str]:
 
 
 def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
-    """Open the pull request of a promotion, close earlier versions'; return what was done.
+    """Open the pull request of a promotion and close those of earlier versions.
 
-    It changes only its own entry, in main's current release.yml; `root` has the one that the run
-    started from. If the version with that serving code has a pull request, open or closed, nothing
-    changes. Raises UserError if the document is not a promotion, and if main's entry has changed.
+    It changes one environment's entry in main's current release.yml; `root` has the release.yml
+    that the run started from. Does nothing if the same version and serving code already have a pull
+    request, open or closed. Returns what was done. Raises UserError if the document is no
+    promotion, or if main's entry has changed since the run started.
     """
     project, environment, version = _checked(document)
     file = f"ml/projects/{project}/{FILE}"
@@ -75,7 +80,7 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
     branch = f"{prefix}{version}"
     deployment_digest = _deployment_digest(document["files"][file], environment)
     for pull in github.pull_requests_of(branch):
-        # The same model with other serving code is another proposal.
+        # The same model with other serving code needs its own pull request.
         proposed = _deployment_digest(github.text(file, str(pull["head"]["sha"])), environment)
         if not deployment_digest or deployment_digest == proposed:
             return f"pull request {pull['number']} is about it already"
@@ -103,9 +108,9 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
 
 
 def _deployment_digest(content: str, environment: str) -> str:
-    """Return the digest of the serving code that release.yml declares.
+    """Return an environment's `deployment_digest` in the text of a release.yml.
 
-    Returns "" if it declares none, or if the file on a branch is not YAML.
+    Returns "" if the entry or the digest is missing, or if the text is not YAML.
     """
     try:
         return str(
@@ -116,7 +121,10 @@ def _deployment_digest(content: str, environment: str) -> str:
 
 
 def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return project, environment and version; check every name and path of the document."""
+    """Return project, environment and version of a promotion.
+
+    Raises UserError if a name or a path in the document is not allowed.
+    """
     names = [str(document.get(key)) for key in ("project", "environment", "version")]
     project, environment, version = names
     patterns = (_NAME, _ENVIRONMENT, _VERSION)
@@ -135,14 +143,17 @@ def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _open(root: Path, names: Sequence[str]) -> None:
-    """Open or update the promotion pull request of each project of this run."""
+    """Open the promotion pull requests of these projects from the artifacts of this run."""
     app = GitHub.of_workflow()
     reader = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
     for_all(names, lambda name: print(f"{name}: {_kept(app, reader, root, name)}"))
 
 
 def _kept(app: GitHub, reader: GitHub, root: Path, name: str) -> str:
-    """Publish a project's promotion from this run's artifact; return what was done."""
+    """Open a project's promotion pull request from this run's artifact; return what was done.
+
+    `app` writes; `reader` reads the artifact. Raises UserError if the artifact is invalid.
+    """
     run = int(os.environ["GITHUB_RUN_ID"])
     job = f"evidence ({name})"
     documents, unread = read_artifact(reader, run, f"{ARTIFACT}{name}", _DOCUMENT, job)
@@ -160,7 +171,10 @@ def _kept(app: GitHub, reader: GitHub, root: Path, name: str) -> str:
 
 
 def _bring(project: str, to: Path) -> None:
-    """Save the result of the job that trained the project in this workflow run."""
+    """Save the training result from this workflow run's artifact of the project to a file.
+
+    Raises UserError if the artifact is missing or invalid.
+    """
     run = int(os.environ["GITHUB_RUN_ID"])
     name = f"{_CANDIDATE}{project}"
     job = f"candidate ({project})"
@@ -173,9 +187,9 @@ def _bring(project: str, to: Path) -> None:
 
 
 def _of(project: str) -> tuple[str, str, str, Sequence[str]]:
-    """Return workflow, artifact, job and events of a project's training on main.
+    """Return the workflow file, artifact name, job name and events of a project's training on main.
 
-    Without a project, they are those of the training of pull requests.
+    If `project` is "", return those of trainings of pull requests.
     """
     if not project:
         return TRAIN, TRAINED, "train", ("issue_comment",)
@@ -183,7 +197,7 @@ def _of(project: str) -> tuple[str, str, str, Sequence[str]]:
 
 
 def summary(documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return each candidate's comparison and gate decision, as Markdown."""
+    """Return the candidates' comparisons and gate decisions as Markdown."""
     candidates = [_section(Value(document)) for document in documents]
     return "\n\n".join(candidates) or "The change touches no project that trains."
 
@@ -196,7 +210,7 @@ def _section(document: Value) -> str:
 
 
 def _jobs(document: Value) -> list[str]:
-    """Return a table of a training's jobs and outputs, the only ones that may be registered."""
+    """Return a Markdown table of the jobs and outputs that may be registered; [] without any."""
     candidate = document["comparison"]["candidate"]
     rows = [
         f"| {job['run'].code()} | {text(name)} | {digest.code()} |"
@@ -212,7 +226,7 @@ def _jobs(document: Value) -> list[str]:
 def _request(
     project: str, environment: str, version: str, compared: Value, address: str
 ) -> tuple[str, str]:
-    """Return the title and body of the pull request; `address` is the repository's."""
+    """Return title and body of the pull request; `address` is the repository's URL."""
     merging = (
         f"Merging this declares version {code(version)} of {text(project)} for "
         f"{code(environment)}; `release.yml` then evaluates the gates again and applies it "
@@ -224,11 +238,10 @@ def _request(
 
 
 def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]:
-    """Return the trainings that had not ended when the newest workflow runs did, newest first.
+    """Return the trainings that recent workflow runs on main did not wait for, newest first.
 
-    Only runs of main count, with the artifact of their training job (`read_artifact`). For the run
-    that this one continues (`CONTINUES`), ended trainings are included, so that they are reused
-    instead of trained again.
+    They come from the artifacts of the runs' training jobs. For the run that this run continues
+    (environment variable CONTINUES), ended trainings are included, so that they are reused.
     """
     continued = os.environ.get("CONTINUES", "")
     workflow, name, _, events = _of(project)
@@ -246,7 +259,7 @@ def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]
 def _left(
     github: GitHub, run: int, project: str, *, ended: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield the trainings that a run did not wait for; with `ended`, also those that ended."""
+    """Yield the trainings that had not ended when a run did; with `ended`, yield all of them."""
     _, name, job, _ = _of(project)
     documents, _ = read_artifact(github, run, name, _TRAINED, job, failed_too=True)
     results: Any = documents.get("train") or ()
@@ -254,9 +267,9 @@ def _left(
 
 
 def _continue(projects: Sequence[str]) -> None:
-    """Start another run of the workflow where a training of this one has not ended.
+    """Start another run of merge.yml if trainings of this run have not ended.
 
-    Where main has moved on, the run of the newer commit trains it too.
+    Does nothing if main has a newer commit, whose run trains these projects, too.
     """
     github = GitHub.of_workflow()
     run = int(os.environ["GITHUB_RUN_ID"])
@@ -273,7 +286,7 @@ def _names(words: str) -> list[str]:
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """The commands of merge.yml and promote.yml."""
+    """Run a command of the workflows merge.yml and promote.yml."""
     parser = argparse.ArgumentParser(prog="promotions")
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("projects")

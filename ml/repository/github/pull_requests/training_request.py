@@ -1,12 +1,12 @@
 """Check who requests a training of a pull request, and which commit of it.
 
-The comment `/train COMMIT` requests it. Its author must have write access to the repository now,
-as GitHub states. COMMIT must be the pull request's last one now, since somebody may push between
-the review and the comment. For a branch of the repository seven digits or more are enough; a fork
-needs all 40, since a stranger can create another commit with the same first digits.
+The comment `/train COMMIT` requests a training. Its author must have write access to the
+repository. COMMIT must be the pull request's last commit, since somebody may push between the
+review and the comment. For a branch of the repository, the first seven digits are enough. A fork
+needs all 40, since its owner could create another commit with the same first digits.
 
-It needs no package besides PyYAML. The command `ask` reads the event of the workflow and outputs
-`pull` and `commit`; `fetch` writes the files of a commit into a folder, as data.
+It needs no package besides PyYAML. The command `ask` reads the workflow's event and outputs `pull`
+and `commit`; `fetch` writes the files of a commit into a folder without running them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ml.core.terminal import printable
 from ml.repository.forks import layout
 from ml.repository.github.api import GitHub, write_outputs
 
-# The first line of a comment, spaces around it aside; a commit may be written as code.
+# The first line of a comment, stripped; the commit may be in backticks.
 _COMMAND = re.compile(r"/train(?:[ \t]+(?:`([^`]+)`|(.+)))?")
 WRITERS = ("admin", "maintain", "write")
 _SHA, _SHORT = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{7,40}")
-# Limits of what a commit may add to main's content, and of its folder depth.
+# Maximum bytes and files that a commit may add to main's, and maximum folder depth.
 _MOST_BYTES, _MOST_FILES, _DEEPEST = 256 << 20, 20_000, 100
 
 
 def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
-    """Return the pull request and the commit that a comment requests to train.
+    """Return the pull request's number and the commit that a comment requests to train.
 
-    Returns None for any other comment, and if its author has no write access. Raises UserError if
-    the commit is not the last one; a reply to the comment then shows the right command.
+    Returns None for any other comment, and if its author has no write access. If the commit is not
+    the last one, replies with the right command and raises UserError.
     """
     comment, number = event["comment"], int(event["issue"]["number"])
     lines = str(comment.get("body") or "").strip().splitlines() or [""]
@@ -59,7 +59,7 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
     is_short = is_ours and _SHORT.fullmatch(named) and last.startswith(named)
     if named == last or is_short:
         return number, last
-    # Do not quote the comment: its words would appear as the workflow's own.
+    # Do not quote the comment: its text would appear under the workflow's name.
     reply = f"Nothing is trained. Read the last commit, then comment `/train {last}`."
     github.send("POST", f"issues/{number}/comments", {"body": reply})
     argument = printable(lines[0].strip()[:60])
@@ -72,16 +72,15 @@ def _refused(actual: str, expected: str, hint: str = "") -> UserError:
 
 
 def fetch(root: Path, number: int, commit: str, to: Path) -> None:
-    """Write the files of a pull request's commit into a folder, links as text; run nothing.
+    """Write the files of a pull request's commit into the folder `to`, without running any code.
 
-    The result of an earlier fetch is replaced. Raises UserError if the pull request no longer has
-    the commit; if the commit is much larger than main; if it has a name that `layout` rejects (the
-    team's own names come from this work tree); or if its .gitattributes make git write other bytes
-    than the commit has.
+    Symbolic links become text files; the result of an earlier fetch is replaced. Raises UserError
+    if the pull request no longer has the commit, if it is much larger than main, if `layout`
+    rejects a file's name, or if its .gitattributes make git write other bytes than the commit has.
     """
     remote = f"refs/pull/{number}/head"
     if _SHA.fullmatch(commit):
-        # Keep the pack: unpacked, its objects may be many times as large.
+        # Keep the objects packed: unpacked, they may be many times as large.
         packed = {"fetch.unpackLimit": "1"}
         git.fetch(
             root,
@@ -102,10 +101,10 @@ def fetch(root: Path, number: int, commit: str, to: Path) -> None:
     entries = [(mode, path) for path, (mode, _) in tree.entries.items()]
     if refused := [*layout.problems(entries, layout.own_names(root))]:
         raise UserError(*refused)
-    # Remove an earlier fetch, or its record in the repository if the folder was deleted.
+    # Remove the worktree of an earlier fetch, even if somebody deleted its folder.
     git.ask(root, "worktree", "remove", "--force", str(to.absolute()))
     words = ("worktree", "add", "--quiet", "--detach", str(to.absolute()), commit)
-    # A link could lead to files of this machine.
+    # Write symbolic links as text: they could lead to files of this machine.
     git.run(root, *words, settings={"core.symlinks": "false"})
     copy = trees.commit(to)
     if changed := [path for path in copy.entries if not copy.has(to / path)] if copy else ["."]:
@@ -117,7 +116,7 @@ def fetch(root: Path, number: int, commit: str, to: Path) -> None:
 
 
 def _demand_space(root: Path, commit: str) -> None:
-    """Raise UserError for a commit that is much larger than main, which is checked out here."""
+    """Raise UserError if a commit exceeds the size limits; main is checked out at `root`."""
     main, branch = (trees.measure(root, name, _DEEPEST) for name in ("HEAD", commit))
     if branch.depth > _DEEPEST:
         actual, expected = f"{commit[:12]} is more than {_DEEPEST} folders deep", "fewer"
@@ -134,7 +133,7 @@ def _demand_space(root: Path, commit: str) -> None:
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """The commands of the workflow."""
+    """Run a command of the workflow train.yml."""
     parser = argparse.ArgumentParser(prog="training_request")
     commands = parser.add_subparsers(dest="command", required=True)
     asking = commands.add_parser("ask")

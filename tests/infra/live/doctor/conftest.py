@@ -1,4 +1,4 @@
-"""A subscription where everything is ready, until a test changes it."""
+"""Fixture: a subscription in which every check passes, which tests change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settings() -> Settings:
 
 @pytest.fixture(autouse=True)
 def fine(state: State) -> None:
-    """A subscription where everything is as it should be."""
+    """Fill the state with a subscription in which every check passes."""
     state.resources[f"/subscriptions/{SUBSCRIPTION}"] = {
         "subscriptionId": SUBSCRIPTION,
         "tenantId": load("dev").tenant,

@@ -1,4 +1,4 @@
-"""One trial of the stand-in's AutoML: `trial.py TABLE TASK METRIC TARGET ALGORITHM [MODEL]`."""
+"""A trial of the stand-in's AutoML: `trial.py TABLE TASK METRIC TARGET ALGORITHM [MODEL]`."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ REGRESSORS = {
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """The rows of a table of delimited files."""
+    """Read the rows of a table of delimited files."""
     table = yaml.safe_load((folder / "MLTable").read_text())
     options = next((step["read_delimited"] for step in table["transformations"]), None) or {}
     files = [folder / entry["file"] for entry in table["paths"]]
@@ -32,14 +32,14 @@ def read(folder: Path) -> pd.DataFrame:
 
 
 def features(rows: pd.DataFrame) -> pd.DataFrame:
-    """Numbers as they are, everything else as the number of its category in order."""
+    """Return numeric features: numbers unchanged, other columns as codes of sorted categories."""
     numbers = rows.select_dtypes(["number", "bool"])
     others = rows.drop(columns=numbers.columns)
     return numbers.join(others.apply(lambda column: column.astype("category").cat.codes))
 
 
 def scores(task: str, model, x, y) -> dict[str, float]:
-    """The metrics that AutoML logs for the task, some of them."""
+    """Return some of the metrics that AutoML logs for the task."""
     predicted = model.predict(x)
     if task == "classification":
         chances = model.predict_proba(x)
@@ -65,7 +65,7 @@ def main(table: str, task: str, metric: str, target: str, algorithm: str, out: s
     """Fit one model on three quarters of the rows, log its scores on the rest, save it."""
     rows = read(Path(table))
     x, y = features(rows.drop(columns=target)), rows[target]
-    # A forecast is judged on the last rows, in time.
+    # Validate a forecast on the latest rows.
     kept = {"shuffle": False} if task == "forecasting" else {"random_state": 0}
     x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.25, **kept)
     known = CLASSIFIERS if task == "classification" else REGRESSORS
@@ -75,7 +75,7 @@ def main(table: str, task: str, metric: str, target: str, algorithm: str, out: s
         raise SystemExit(f"the stand-in does not compute {metric}")
     mlflow.log_metrics(found)
     if out:
-        # A pickle, as the models of Azure's AutoML are.
+        # Save a pickle, as Azure's AutoML does.
         mlflow.sklearn.save_model(
             model, out, serialization_format="cloudpickle", pip_requirements=[]
         )
