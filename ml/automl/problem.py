@@ -288,7 +288,10 @@ def _demand_seen(labels: NDArray[Any], lengths: Sequence[int], sources: Sequence
     seen = {*labels[: lengths[0]]}
     for source, high, length in zip(sources, np.cumsum(lengths), lengths, strict=False):
         if unseen := sorted({*labels[high - length : high]} - seen):
-            what, hint = f"{source} has the class `{unseen[0]}`", "move rows of it to training_data"
+            what, hint = (
+                f"{source} has the class `{unseen[0]}`",
+                "add rows of this class to training_data",
+            )
             stop("unknown-class", what, f"those of training: {', '.join(sorted(seen)[:12])}", hint)
 
 

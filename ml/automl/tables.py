@@ -176,7 +176,10 @@ def _refuse_two_uses(target: str, choices: Choices) -> None:
     first: dict[str, str] = {}
     for name, use in uses:
         if name in first:
-            actual, hint = f"`{name}` is both {first[name]} and {use}", "name another for one use"
+            actual, hint = (
+                f"`{name}` is both {first[name]} and {use}",
+                "use a different column for one of them",
+            )
             stop("duplicate-use", actual, "one use for each column", hint)
         if name:
             first.setdefault(name, use)

@@ -92,7 +92,7 @@ def main() -> None:
         if (primary := job.metric) not in means:
             actual = f"`{primary}` is undefined on the validation rows"
             if job.task != "regression":
-                stop("no-metric", actual, "rows of two classes or more")
+                stop("no-metric", actual, "validation rows of at least two classes")
             actual += f": `{job.target}` is constant in a fold"
             hint = "primary_metric: normalized_root_mean_squared_error"
             stop("no-metric", actual, "several values in each fold", hint)

@@ -58,7 +58,7 @@ class Divided:
         stop(
             "too-few-rows",
             f"{share:g} of {len(rows)} rows is less than one row",
-            "rows to validate",
+            "at least one validation row",
             "add rows",
         )
 
@@ -237,7 +237,7 @@ def folds(
             stop(
                 "empty-fold",
                 "a fold column has one value",
-                "1 to train, 0 to validate",
+                "1 for training rows and 0 for validation rows",
                 "correct it",
             )
         return marked, f"{len(marked)} folds by the columns of `cv_split_column_names`"

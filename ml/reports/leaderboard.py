@@ -83,7 +83,7 @@ def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
     """Return the leaderboard of a run's sweep; raise UserError if `board_of` returns None."""
     board = board_of(sweep)
     if board is None:
-        actual = f"{run.name} is not an AutoML job with a best trial on this machine"
+        actual = f"{run.name} is no AutoML job, or its best trial's model is not on this machine"
         expected = "a run of an AutoML job, or of a pipeline with one"
         hint = f"ml sweep explain {run.name}"
         raise UserError(Problem("not-a-search", actual, expected, hint))

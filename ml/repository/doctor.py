@@ -46,7 +46,10 @@ API = "api-version=2024-10-01"
 REVIEWS = {
     "required_approving_review_count": ("review", f"an approval before a merge into {MAIN}"),
     "require_code_owner_review": ("code owners", "the approval of those in .github/CODEOWNERS"),
-    "require_last_push_approval": ("last push", "an approval by another than who pushed last"),
+    "require_last_push_approval": (
+        "last push",
+        "an approval by somebody other than the last pusher",
+    ),
     "dismiss_stale_reviews_on_push": ("stale reviews", "a new approval after a push"),
 }
 # Azure ML's name for the quota of all dedicated cores.
@@ -212,7 +215,7 @@ def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator
     branch = settings.json.get("default_branch")
     if branch != MAIN:
         fix = f"gh api --method PATCH repos/{repository} -f default_branch={MAIN}"
-        actual = f"it is {branch}; the workflows and environments name {MAIN}"
+        actual = f"it is {branch}, but the workflows and environments require {MAIN}"
         yield Check("default branch", "error", actual, fix)
     yield _rights(repository, ask)
     yield (_forks if settings.json.get("private") is True else _strangers)(repository, ask)
@@ -263,7 +266,7 @@ def _rights(repository: str, ask: Ask) -> Check:
     if answer.error:
         return Check(name, "warning", answer.error, "ask an administrator of the repository")
     if answer.json.get("default_workflow_permissions") != "read":
-        return Check(name, "error", "may write unless a workflow says otherwise", fix)
+        return Check(name, "error", "the default permission of GITHUB_TOKEN is write", fix)
     if answer.json.get("can_approve_pull_request_reviews"):
         return Check(name, "error", "may approve pull requests", fix)
     return Check(name, "ok", "reads, and approves nothing")
@@ -324,7 +327,9 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
             reviews[name] = max(reviews[name], int(options.get(name) or 0))
     where = f"infra bootstrap --run; https://github.com/{repository}/settings/rules"
     if bypassed:
-        yield Check("bypass", "error", f"bypass is allowed of {', '.join(sorted(bypassed))}", where)
+        yield Check(
+            "bypass", "error", f"rulesets with bypass actors: {', '.join(sorted(bypassed))}", where
+        )
     for name, holds, words in (
         (
             "required check",
@@ -403,7 +408,12 @@ def _app(repository: str, ask: Ask) -> Check:
         if _KEY in (secret.get("name") for secret in answer.json.get("secrets") or ()):
             owner, option = ("organisation", " --org ORG") if "-" in kind else ("repository", "")
             fix = f"gh secret delete {_KEY}{option}; a new key of the app, only as --env {BOT}"
-            return Check("app", "error", f"every branch reads {_KEY} of the {owner}", fix)
+            return Check(
+                "app",
+                "error",
+                f"{_KEY} is a secret of the {owner}, which workflows of every branch can read",
+                fix,
+            )
     where = f"repos/{repository}/environments/{BOT}"
     missing = []
     for kind, name in (("variables", "APP_ID"), ("secrets", _KEY)):
@@ -416,7 +426,12 @@ def _app(repository: str, ask: Ask) -> Check:
             "a GitHub App with Contents, Pull requests and Workflows: write; then gh variable"
             f" set APP_ID --env {BOT} and gh secret set {_KEY} --env {BOT} < KEY.pem"
         )
-        return Check("app", "warning", f"without {' and '.join(missing)}: no revert opens", fix)
+        return Check(
+            "app",
+            "warning",
+            f"{' and '.join(missing)} missing: rollbacks cannot open a revert",
+            fix,
+        )
     return Check("app", "ok", "opens pull requests that start checks")
 
 

@@ -296,7 +296,7 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
             if not used or any(urn not in zones for urn in used):
                 yield (
                     item,
-                    "names a DNS zone that neither the stack creates nor `given` of limits.yml lists",
+                    "names a DNS zone that is neither of the stack nor in `given` of limits.yml",
                 )
             elif any(urn not in linked for urn in used):
                 yield item, "names a DNS zone that is not linked to the network"

@@ -188,7 +188,7 @@ def prepare(job: Mapping[str, Any], training: Path) -> ForecastProblem:
     for number in origins.scored:
         if not rolling.scored_mask(panel, origins)[number].any():
             cutoff, last = panel.grid[origins.cutoffs[number]], panel.grid[-1]
-            actual = f"no series has values just before and after {cutoff}, the cutoff of a fold"
+            actual = f"no series has values on both sides of {cutoff}, the cutoff of a fold"
             expected = f"series whose values reach the last time, {last}"
             hint = "correct wrong times, or lower n_cross_validations or cv_step_size"
             stop("few-times", actual, expected, hint)

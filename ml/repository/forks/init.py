@@ -371,9 +371,12 @@ def rules(text: str, full: bool) -> tuple[Callable[[str], bool], Callable[[str],
         ]
         return _matcher("\n".join(patterns)), _matcher("\n".join(settings["_skip_if_exists"]))
     except (KeyError, TypeError, yaml.YAMLError, jinja2.TemplateError) as error:
-        hint = "make update TO=, with a version that is a template"
+        hint = "make update TO=VERSION, with a version that has a valid copier.yml"
         raise wrong_call(
-            "no-template", f"copier.yml: {error}", "the rules of forks", hint
+            "no-template",
+            f"copier.yml: {error}",
+            "a copier.yml with _exclude and _skip_if_exists",
+            hint,
         ) from None
 
 
@@ -440,7 +443,7 @@ def _template(root: Path, name: str, ask: Ask | None) -> str:
             return url
     value = ask("address of the template's repository: ").strip() if ask else ""
     if not value:
-        actual = "no remote is the template"
+        actual = "no git remote (upstream, origin) is the template"
         expected = "its address, for `make update`"
         hint = "make init TEMPLATE=https://github.com/OWNER/NAME"
         raise wrong_call("no-template", actual, expected, hint)

@@ -62,14 +62,16 @@ class Merge:
         If it is not a text file on both sides, keep the team's version and record a conflict.
         """
         if not {our[0], new[0]} <= _FILES:
-            self.conflicts[name] = "both changed it, and it is no file; yours is left"
+            self.conflicts[name] = (
+                "both sides changed it, and it is not a regular file; your version is kept"
+            )
             return
         ours, theirs = content_of(self.root, our[1]), content_of(self.template, new[1])
         former = content_of(self.template, old[1]) if old and old[0] in _FILES else b""
         mode = new[0] if old and our[0] == old[0] else our[0]
         lines, conflicts = _lines(ours, former, theirs)
         if lines is None:
-            self.conflicts[name] = "both changed it, and it is no text; yours is left"
+            self.conflicts[name] = "both sides changed it, and it is not text; your version is kept"
             return
         self.files[name] = (mode, lines)
         if conflicts:
@@ -93,7 +95,9 @@ class Merge:
                 self.conflicts[name] = "new in the template, but your file or folder exists"
             elif (ours := cases.get(name.casefold(), name)) != name:
                 del self.files[name]
-                self.conflicts[name] = f"new in the template; yours is {ours}"
+                self.conflicts[name] = (
+                    f"new in the template, but differs only in case from your {ours}"
+                )
 
 
 def _lines(ours: bytes, former: bytes, new: bytes) -> tuple[bytes | None, bool]:

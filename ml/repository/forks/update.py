@@ -132,7 +132,7 @@ def _updated(root: Path, revision: str, source: str) -> str:
     if changes := git.run(root, "status", "--porcelain", "--untracked-files=all").splitlines():
         actual = f"{len(changes)} files that are not committed, such as {changes[0][3:]}"
         hint = "git status; then git stash --include-untracked, or commit your changes"
-        raise wrong_call("uncommitted", actual, "a work tree as HEAD has it", hint)
+        raise wrong_call("uncommitted", actual, "a work tree without uncommitted changes", hint)
     result = merged(root, revision, source)
     if result.commit:
         _demand_free(root, f"{result.commit}^", result.commit)
@@ -189,7 +189,7 @@ def _answers(root: Path) -> dict[str, Any]:
     place = Place(ANSWERS, 1)
     if ANSWERS not in tree_of(root, "HEAD"):
         hint = "make init, in a clone of the template"
-        expected = "a fork, in which `make init` has written it"
+        expected = "a repository in which `make init` has run and was committed"
         raise wrong_call("no-fork", f"the last commit has no {ANSWERS}", expected, hint)
     try:
         answers = yaml.safe_load(text_of(root, "HEAD", ANSWERS))
@@ -206,7 +206,7 @@ def _answers(root: Path) -> dict[str, Any]:
         yaml.YAMLError,
     ) as error:
         actual = " ".join(str(error).split())[:200]
-    expected = "_commit and _src_path, the version and the address of the template, and full"
+    expected = "_commit (the template's version), _src_path (its address) and full (true or false)"
     hint = f"git log -- {ANSWERS}, then git checkout COMMIT -- {ANSWERS}"
     raise wrong_call("bad-answers", actual, expected, hint, place)
 
@@ -262,7 +262,7 @@ def _demand_lock(root: Path, template: Path, version: str, commit: str) -> tuple
     elif match[1]:
         content = content_of(root, entries[match[1]][1])
         if hashlib.sha256(content).hexdigest() != match[3]:
-            actual = f"another file {match[1]}"
+            actual = f"{match[1]} has another SHA-256 than the lock"
         else:
             wheel.demand_version(content, match[1])
     if actual or not match:
@@ -407,9 +407,9 @@ def _demand_free(root: Path, before: str, after: str) -> None:
     changed = differences(root, before, after)
     edited = {*changed} - as_in(root, before, changed) - as_in(root, after, changed)
     if edited:
-        actual = f"{', '.join(sorted(edited)[:9])}: it differs from HEAD and from the update"
+        actual = f"{', '.join(sorted(edited)[:9])}: differs from HEAD and from the update"
         hint = "move your file away; git checkout FILE where it is committed; then make update"
-        raise wrong_call("file-conflict", actual, "files as HEAD has them", hint)
+        raise wrong_call("file-conflict", actual, "files without uncommitted changes", hint)
 
 
 # The pull request.

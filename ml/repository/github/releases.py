@@ -55,7 +55,7 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
             return now
         if there != before:
             actual = f"{MAIN} now declares another release for {environment}"
-            expected = "what this run began with"
+            expected = "the declaration that this run started from"
             hint = "the run of a newer commit evaluates the gates again"
             raise UserError(Problem(DECLARED_MEANWHILE, actual, expected, hint))
         (head, _, tail), (_, lines, _) = _parts(now, environment), _parts(wanted, environment)
@@ -69,7 +69,7 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
         pass
     expected = f"each entry on separate lines below `environments:` in {FILE}"
     actual = f"the entry of {environment} is ambiguous"
-    hint = "write it so, and run it again for that commit"
+    hint = "correct release.yml by a pull request; its run continues"
     raise UserError(Problem("ambiguous-entry", actual, expected, hint))
 
 

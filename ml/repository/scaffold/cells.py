@@ -55,7 +55,7 @@ def _wider(path: Path, form: Mapping[str, Any], width: int) -> Problem | None:
     for line, record in _records(path, form):
         if len(record) > width:
             delimiter = "tab" if form["delimiter"] == "\t" else f"`{form['delimiter']}`"
-            actual = f"{len(record)} fields, and the header has {width}"
+            actual = f"the row has {len(record)} fields, but the header has {width}"
             hint = f"quote the field that has a {delimiter} in it, or remove the {delimiter}"
             place = Place(repository.shown(path), line)
             return Problem("extra-column", actual, f"{width} fields in every row", hint, place)
@@ -102,7 +102,9 @@ def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
         raise UserError(Problem("unreadable", f"{path}: {error}", expected, hint)) from None
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice or "" in header:
-        actual = f"the column `{twice[0]}` is there twice" if twice else "a column has no name"
+        actual = (
+            f"the header has the column `{twice[0]}` twice" if twice else "a column has no name"
+        )
         raise UserError(
             Problem("bad-header", f"{repository.shown(path)}: {actual}", hint="name it")
         )

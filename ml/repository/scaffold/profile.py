@@ -461,7 +461,7 @@ def _text(path: Path, choices: Choices, columns: Sequence[Column], frame: pd.Dat
     used = {choices.target, choices.id, choices.group, choices.time}
     if choices.text:
         if choices.text in used:
-            actual = f"`{choices.text}` is --text and another option too"
+            actual = f"`{choices.text}` is passed to --text and to another option"
             raise UserError(Problem("option-conflict", actual, "a column that is only the text"))
         return choices.text
     lengths = {
@@ -508,7 +508,7 @@ def _task(choices: Choices, target: pd.Series[str]) -> Task:
         actual = f"`{choices.target}` has {len(values)} different {kind}"
         several = f"3 to {MOST_CATEGORIES} (multiclass)"
         expected = f"two values (binary), {several} or numbers (regression)"
-        hint = "--task says which of them is meant"
+        hint = "choose one with --task"
         raise UserError(Problem("wrong-target", actual, expected, hint))
     return task
 
@@ -558,8 +558,8 @@ def _slices(
     if not numbers and text and "." not in text:
         return [text]  # sliced by its length
     if not numbers:
-        actual = "no column divides the rows into groups that can be compared"
-        expected = f"a column of at most {MOST_SLICES} values, or a number"
+        actual = "no column is suitable for slices"
+        expected = f"a column with at most {MOST_SLICES} distinct values, or a numeric column"
         raise UserError(Problem("no-slice", actual, expected, "name one with --slice COLUMN"))
     return numbers[:1]
 

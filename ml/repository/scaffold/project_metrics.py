@@ -236,7 +236,7 @@ def _goal_problems(
     stated = str(document.get(*goal_keys)).lower()
     if goal and stated != goal and stated in get_args(Goal):
         actual = f"`goal` is `{stated}`, but {metric} is {goal[:-3]}ised"
-        hint = "the sweep would take the worst trial"
+        hint = "the sweep would select the worst trial"
         yield Problem("wrong-goal", actual, f"goal: {goal}", hint, document.place(*goal_keys))
 
 

@@ -262,7 +262,9 @@ def test_a_link_is_no_text(name: str, template: Path, fork: Path) -> None:
     commit(other, {TIMING: THEIRS})
     release(template, version or "0.2.0", {"Makefile": "new\n"})
     result = merged(fork)
-    assert result.conflicts == {TIMING: "both changed it, and it is no file; yours is left"}
+    assert result.conflicts == {
+        TIMING: "both sides changed it, and it is not a regular file; your version is kept"
+    }
     assert git(fork, "ls-tree", result.commit, TIMING) == git(fork, "ls-tree", "HEAD", TIMING)
 
 
@@ -424,7 +426,8 @@ def test_a_name_in_another_case_is_a_conflict(template: Path, fork: Path) -> Non
     text = update(fork)
     for new, ours in (("extra.py", "Extra.py"), ("Old.py", "old.py")):
         assert (
-            f"conflict: ml/toolkit/{new}: new in the template; yours is ml/toolkit/{ours}" in text
+            f"conflict: ml/toolkit/{new}: new in the template, but differs only in case from your ml/toolkit/{ours}"
+            in text
         )
         assert not (fork / "ml/toolkit" / new).exists()
     assert (fork / "ml/toolkit/Gone.py").exists() and not (fork / "ml/toolkit/gone.py").exists()

@@ -586,7 +586,10 @@ def test_a_row_of_too_many_fields_is_named_by_its_line(
         profile(path, Choices("risk"))
     (problem,) = refused.value.problems
     assert problem.code == "extra-column" and problem.place and problem.place.line == 203
-    assert problem.actual == "3 fields, and the header has 2" and f"`{delimiter}`" in problem.hint
+    assert (
+        problem.actual == "the row has 3 fields, but the header has 2"
+        and f"`{delimiter}`" in problem.hint
+    )
 
 
 def test_tables_that_are_none_are_refused(repository: Path) -> None:

@@ -83,7 +83,7 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
         # The same model with other serving code needs its own pull request.
         proposed = _deployment_digest(github.text(file, str(pull["head"]["sha"])), environment)
         if not deployment_digest or deployment_digest == proposed:
-            return f"pull request {pull['number']} is about it already"
+            return f"pull request {pull['number']} already promotes this version"
         branch = f"{prefix}{version}-{deployment_digest[:_SHORT]}"
     for pull in github.pull_requests_of(branch):
         return f"pull request {pull['number']} is about it already"
@@ -182,7 +182,7 @@ def _bring(project: str, to: Path) -> None:
     if unread or "train" not in documents:
         actual = "; ".join(unread) or f"run {run} has no artifact {name}"
         hint = "start all jobs of the workflow again"
-        raise UserError(Problem("not-trained", actual, "what `make train` wrote", hint))
+        raise UserError(Problem("not-trained", actual, "the results of `make train`", hint))
     files.replace(to, json.dumps(documents["train"]))
 
 
