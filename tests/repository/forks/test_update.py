@@ -426,8 +426,8 @@ def test_a_name_in_another_case_is_a_conflict(template: Path, fork: Path) -> Non
     text = update(fork)
     for new, ours in (("extra.py", "Extra.py"), ("Old.py", "old.py")):
         assert (
-            f"conflict: ml/toolkit/{new}: new in the template, but differs only in case from your ml/toolkit/{ours}"
-            in text
+            f"conflict: ml/toolkit/{new}: new in the template, but differs only in case from "
+            f"your ml/toolkit/{ours}" in text
         )
         assert not (fork / "ml/toolkit" / new).exists()
     assert (fork / "ml/toolkit/Gone.py").exists() and not (fork / "ml/toolkit/gone.py").exists()
