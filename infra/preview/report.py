@@ -55,11 +55,7 @@ NOTE = (
     " provider's checks and comparison with existing resources, state, and transforms."
 )
 NETWORK = "Network: connections and outbound routes"
-# Printed with policy violations, because a new environment has no entry in limits.yml yet.
-LIMITS_HINT = (
-    "to make a policy advisory in `{0}`, add it to `advice` of `{0}` in policies/infra/limits.yml;"
-    " to exempt one resource, add a waiver to policies/infra/waivers.yml"
-)
+FOLDER = "policies/infra"
 
 
 @dataclass(frozen=True)
@@ -372,7 +368,20 @@ def _text(report: Report) -> Iterator[str]:
     yield from (f"  advice or waived: {finding.message}" for finding in report.advised)
     yield f"  {report.verdict}"
     if report.refused:
-        yield f"  hint: {LIMITS_HINT.format(report.capture.stack)}"
+        yield f"  hint: {_exemptions(report)}"
+
+
+def _exemptions(report: Report) -> str:
+    """Return how to exempt what the rules reject; a check of the budget has only its limit."""
+    rejecting, stack = {finding.policy for finding in report.refused}, report.capture.stack
+    advisable = rejecting & (limits.ADVISABLE | {rule.name for rule in pack.FORK_RULES})
+    ways = []
+    if advisable:
+        rules = ", ".join(sorted(advisable))
+        ways.append(f"to make {rules} advisory, add it to `{stack}.advice` in {FOLDER}/limits.yml")
+    if rejecting & {rule.name for rule in pack.RULES}:
+        ways.append(f"to exempt one resource, add a waiver to {FOLDER}/waivers.yml")
+    return "; ".join(ways) or f"change the stack file, or the limit in {FOLDER}/limits.yml"
 
 
 def _overview(reports: Sequence[Report]) -> Iterator[str]:
@@ -399,7 +408,7 @@ def _markdown(report: Report) -> Iterator[str]:
         for finding in report.refused
     )
     if report.refused:
-        yield f"\n{LIMITS_HINT.format(report.capture.stack)}"
+        yield f"\n{_exemptions(report)}"
     if report.base:
         yield f"\nAgainst `{report.base}`: {_counts(report.changes)}\n"
         if report.edits or report.changes:

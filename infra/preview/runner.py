@@ -177,6 +177,8 @@ def findings(
     try:
         violations = [violation for item in items for violation in pack.violations(context, item)]
         violations += pack.violations(context, None, stack)
+    except UserError:  # names the rule of a plug-in
+        raise
     except Exception:
         reason, place = last_exception(traceback.format_exc(), ROOT, "policies")
         violation, expected = f"a rule failed with {reason}", "a rule that handles every resource"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from infra.settings import loader
-from infra.settings.model import Settings, Training
+from infra.settings.model import Training
 from ml.core import documents
 from ml.core.errors import Problem, UserError
 from ml.specs.check.clusters import Bounds, Cluster
@@ -58,9 +59,16 @@ def submitted(results: Path, project: str) -> list[dict[str, Any]]:
         raise UserError(Problem("not-trained", actual, expected, hint)) from None
 
 
-def undeclared_endpoints(root: Path) -> Iterator[Problem]:
-    """Yield a warning for each project endpoint that no stack file declares; releases need one."""
-    environments = _environments()
+def stack_warnings(root: Path) -> Iterator[Problem]:
+    """Yield a warning for each project endpoint that no stack file declares; releases need one.
+
+    If a stack file is invalid, yield its problems as warnings instead.
+    """
+    try:
+        environments = [loader.load(stack) for stack in loader.environments()]
+    except UserError as error:
+        yield from (replace(problem, severity="warning") for problem in error.problems)
+        return
     declared = {endpoint.name for settings in environments for endpoint in settings.endpoints}
     for file in sorted(root.glob("ml/projects/*/endpoint/deployment.yml")):
         try:
@@ -77,19 +85,12 @@ def undeclared_endpoints(root: Path) -> Iterator[Problem]:
             yield Problem("undeclared-endpoint", actual, expected, hint, place, "warning")
 
 
-def _environments() -> tuple[Settings, ...]:
-    """Return the settings of every environment; () if a stack file is invalid.
-
-    `infra settings` reports the invalid file.
-    """
-    try:
-        return tuple(loader.load(stack) for stack in loader.environments())
-    except UserError:
-        return ()
-
-
 def declared() -> list[Cluster]:
-    """Return the clusters of every environment."""
+    """Return the clusters of every environment; [] if a stack file is invalid."""
+    try:
+        environments = [loader.load(stack) for stack in loader.environments()]
+    except UserError:
+        return []
     return [
         Cluster(
             settings.environment,
@@ -101,6 +102,6 @@ def declared() -> list[Cluster]:
             cluster.spot,
             cluster.hardware.memory_gib,
         )
-        for settings in _environments()
+        for settings in environments
         for cluster in settings.clusters
     ]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Literal, get_args
 
 from ml.core import repository
@@ -72,13 +72,22 @@ def is_own(check: Callable[..., Any]) -> bool:
     return check.__module__.startswith(_module_name(""))
 
 
-def failure(error: BaseException, what: str) -> Problem:
-    """Return the problem of an error in a plug-in, at the plug-in's line; `what` failed."""
+def failure(error: BaseException, what: str, check: FunctionType | None = None) -> Problem:
+    """Return the problem of an error in a plug-in, at the plug-in's line; `what` failed.
+
+    If no line of the plug-in is in the traceback, the place is that of its function `check`.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     frames += traceback.extract_tb(error.__cause__.__traceback__) if error.__cause__ else []
-    ours = [frame for frame in frames if Path(frame.filename).parent.parts[-2:] == FOLDER.parts]
-    place = Place(repository.shown(Path(ours[-1].filename)), ours[-1].lineno or 1) if ours else None
-    actual = f"{what} failed: {type(error).__name__}: {error}"
+    lines = [(frame.filename, frame.lineno or 1) for frame in frames]
+    if isinstance(error, SyntaxError):  # the file is not in the traceback: it did not run
+        lines.append((error.filename or "", error.lineno or 1))
+    if check is not None:
+        lines.insert(0, (check.__code__.co_filename, check.__code__.co_firstlineno))
+    ours = [line for line in lines if Path(line[0]).parent.parts[-2:] == FOLDER.parts]
+    place = Place(repository.shown(Path(ours[-1][0])), ours[-1][1]) if ours else None
+    message = error.msg if isinstance(error, SyntaxError) else error
+    actual = f"{what} failed: {type(error).__name__}: {message}"
     hint = f"correct it, or take it out of [tool.{repository.TABLE}.plug-ins] in {repository.MARK}"
     return Problem("plug-in-failed", actual, "no error", hint, place)
 
@@ -97,7 +106,9 @@ def named(root: Path) -> dict[str, list[str]]:
         actual = f"the file or its table `plug-ins` is invalid: {error}"
     expected = f"[tool.{repository.TABLE}.plug-ins] with {', '.join(get_args(Kind))}"
     expected += ', each a list such as ["training_time"]'
-    raise UserError(Problem("wrong-value", actual, expected, place=Place(repository.MARK, 1)))
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    line = next((number for number, text in enumerate(lines, 1) if "plug-ins" in text), 1)
+    raise UserError(Problem("wrong-value", actual, expected, place=Place(repository.MARK, line)))
 
 
 def _module_name(name: str) -> str:
@@ -118,7 +129,8 @@ def _import(root: Path, name: str, defines: str) -> ModuleType:
     try:
         with guarded():
             spec.loader.exec_module(module)
-            getattr(module, defines or "__name__")
+            if defines and not hasattr(module, defines):
+                raise AttributeError(f"it does not define `{defines}`")
     except UserError:
         raise
     except Exception as error:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from pulumi_policy import (
@@ -23,7 +25,8 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UnknownValueError
 
-from ml.core import plug_ins
+from ml.core import plug_ins, repository
+from ml.core.errors import Place, Problem, UserError, nearest
 from policies.infra import (
     access,
     cost,
@@ -37,7 +40,7 @@ from policies.infra import (
     workspace,
 )
 from policies.infra.limits import Limits
-from policies.infra.rule import AZURE, UNKNOWN, Item, Rule
+from policies.infra.rule import AZURE, UNKNOWN, Item, Kind, Rule
 from policies.waivers import RuleWaiver, rule_waivers
 
 # Name of the advisory policies that report violations which a waiver or limits.yml exempts.
@@ -62,25 +65,53 @@ def _own_rules() -> Iterator[Rule]:
         plug_ins.check_names("rule", names, taken, module)
         taken |= {*names}
         for rule in module.RULES:
-            check, stack_check = map(_guarded, (rule.check, rule.stack_check))
-            yield replace(rule, check=check, stack_check=stack_check)
+            if unknown := sorted({*rule.kinds} - {*Kind}):
+                actual = f"the rule `{rule.name}` is of the kind `{unknown[0]}`, so it never runs"
+                expected = "a value of Kind in policies/infra/rule.py"
+                hint = f"did you mean {near[0]}?" if (near := nearest(unknown[0], Kind)) else ""
+                place = Place(repository.shown(Path(str(module.__file__))), 1)
+                raise UserError(Problem("wrong-value", actual, expected, hint, place))
+            yield replace(
+                rule,
+                check=_guarded(rule.name, rule.check, lambda breach: isinstance(breach, str)),
+                stack_check=_guarded(rule.name, rule.stack_check, _is_stack_finding),
+            )
 
 
-def _guarded(check: Callable[..., Iterator[Any]] | None) -> Callable[..., Iterator[Any]] | None:
-    """Wrap a plug-in's check so that it cannot print to stdout or exit; return None for None."""
+def _is_stack_finding(breach: Any) -> bool:
+    return isinstance(breach, tuple) and [*map(type, breach)] == [Item, str]
+
+
+def _guarded(
+    name: str, check: Callable[..., Iterator[Any]] | None, is_finding: Callable[[Any], bool]
+) -> Callable[..., Iterator[Any]] | None:
+    """Wrap the check of a plug-in's rule so that it cannot print to stdout or exit; None for None.
+
+    The wrapper raises UserError, at a line of the plug-in, if the check raises an exception or
+    yields anything but findings.
+    """
 
     def judge(*arguments: Any) -> Iterator[Any]:
         assert check is not None
-        with plug_ins.guarded():
-            breaches = list(check(*arguments))
+        try:
+            with plug_ins.guarded():
+                returned = check(*arguments)
+                if isinstance(returned, str):
+                    raise TypeError("it returned a text; yield findings")
+                breaches = list(returned)
+            if wrong := [breach for breach in breaches if not is_finding(breach)]:
+                raise TypeError(f"it yielded {wrong[0]!r}; yield TEXT, or (ITEM, TEXT) of a stack")
+        except Exception as error:
+            function = check if isinstance(check, FunctionType) else None
+            raise UserError(plug_ins.failure(error, f"the rule `{name}`", function)) from None
         return iter(breaches)
 
     return judge if check else None
 
 
 # The rules of the fork's plug-ins, and all rules.
-_OWN_RULES = tuple(_own_rules())
-RULES = (*_RULES, *_OWN_RULES)
+FORK_RULES = tuple(_own_rules())
+RULES = (*_RULES, *FORK_RULES)
 
 
 @dataclass(frozen=True)
@@ -108,7 +139,7 @@ def load() -> Context:
     Raise UserError if a file is invalid.
     """
     rules = [rule.name for rule in RULES]
-    fork_rules = [rule.name for rule in _OWN_RULES]
+    fork_rules = [rule.name for rule in FORK_RULES]
     return Context(
         limits.load(rules, fork_rules=fork_rules), rule_waivers(rules), datetime.now(UTC).date()
     )

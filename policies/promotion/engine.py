@@ -126,7 +126,9 @@ def _judge(case: Case, gate: Gate, rule: Rule) -> Result:
     try:
         finding = rule(case, gate)
     except Exception as error:  # evidence that breaks a rule must not pass
-        finding = Finding("fail", f"{type(error).__name__}: {error}", "", "the gate failed")
+        place = plug_ins.failure(error, gate.name).place
+        where = f" ({place})" if place else ""
+        finding = Finding("fail", f"{type(error).__name__}: {error}{where}", "", "the gate failed")
     result = Result(
         gate.name, finding.verdict, gate.mode, finding.actual, finding.required, finding.why
     )

@@ -167,7 +167,7 @@ def test_code_that_hides_a_package(tmp_path: Path) -> None:
     files = {"train.py": "import numpy\n", "src/numpy.py": "", "html/text.py": ""}
     assert scan(tmp_path, files) == ("numpy",)
     (tmp_path / "queue.py").touch()
-    with pytest.raises(Unfit, match="`queue` of the code hides"):
+    with pytest.raises(Unfit, match="module `queue` shadows"):
         scan(tmp_path, {"train.py": ""})
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from infra.settings import loader
 from ml.cli import clusters
+from ml.core.errors import UserError
 from tests.release.test_commands import ml
 
 JOB = "command: echo\nenvironment: azureml:e:1\ncompute: azureml:gpu-spot\n"
@@ -61,6 +62,23 @@ def test_a_projects_endpoint_that_no_stack_file_declares_is_a_warning(tmp_path: 
     }.items():
         (tmp_path / f"ml/projects/{project}/endpoint").mkdir(parents=True)
         (tmp_path / f"ml/projects/{project}/endpoint/deployment.yml").write_text(text)
-    (problem,) = clusters.undeclared_endpoints(tmp_path)
+    (problem,) = clusters.stack_warnings(tmp_path)
     assert (problem.severity, problem.place and problem.place.line) == ("warning", 2)
     assert "b/endpoint/deployment.yml:2" in str(problem) and "- name: claims" in problem.expected
+
+
+def test_an_invalid_stack_file_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No endpoint counts as undeclared, since the file may declare it."""
+
+    def load(stack: str) -> object:
+        raise UserError.with_code("empty-file", f"{stack} has no content")
+
+    monkeypatch.setattr(loader, "load", load)
+    folder = tmp_path / "ml/projects/a/endpoint"
+    folder.mkdir(parents=True)
+    (folder / "deployment.yml").write_text("name: blue\nendpoint_name: claims\n")
+    (problem,) = clusters.stack_warnings(tmp_path)
+    assert (problem.code, problem.severity) == ("empty-file", "warning")
+    assert clusters.declared() == []

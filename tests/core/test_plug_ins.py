@@ -59,7 +59,8 @@ def test_a_fork_without_a_table_has_none(tmp_path: Path) -> None:
 def test_another_table_is_refused(table: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="wrong-value") as refused:
         plug_ins.load("gates", root(tmp_path, table))
-    assert "pyproject.toml:1" in str(refused.value)
+    line = next((n for n, text in enumerate(table.splitlines(), 1) if "plug-ins" in text), 1)
+    assert f"pyproject.toml:{line}" in str(refused.value)
 
 
 @pytest.mark.attack("A plug-in is a link to code that its owners do not review")
@@ -81,6 +82,20 @@ def test_a_module_that_fails_is_reported_at_its_line(tmp_path: Path) -> None:
     (problem,) = refused.value.problems
     assert problem.place is not None and problem.place.line == 2
     assert "ZeroDivisionError" in problem.actual
+
+
+def test_a_syntax_error_is_reported_at_its_line(tmp_path: Path) -> None:
+    folder = root(tmp_path, f'{TABLE}gates = ["a"]\n', a="VALUE = 1\ndef check(:\n")
+    with pytest.raises(UserError, match=r"plug-in-failed.*policies/own/a\.py:2"):
+        plug_ins.load("gates", folder)
+
+
+def test_an_error_outside_the_plug_in_is_reported_at_its_function(tmp_path: Path) -> None:
+    """Its own lines are in no traceback if it only returned another type."""
+    folder = root(tmp_path, f'{TABLE}gates = ["a"]\n', a="GATES = {}\n\ndef check(): ...\n")
+    (module,) = plug_ins.load("gates", folder)
+    problem = plug_ins.failure(TypeError("no findings"), "the rule `a`", module.check)
+    assert problem.place is not None and problem.place.line == 3
 
 
 @pytest.mark.attack("A plug-in ends the process as if all were well")

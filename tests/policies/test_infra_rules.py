@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
 from infra.preview import sdk_types
 from infra.preview.capture import Resource
+from ml.core import plug_ins
 from ml.core.documents import LOADER
 from ml.core.errors import UserError
 from policies.infra import limits, pack
@@ -344,7 +346,7 @@ def test_a_waiver_of_one_resource_covers_no_other() -> None:
     found = [*violations(Context(STRICT.limits, (waiver,), TODAY), None, items, [rule])]
     assert [(one.item.name, one.message, bool(one.exemption)) for one in found] == [
         ("a", "a: is so", True),
-        ("b", "b: is so (and of 1 others)", False),
+        ("b", "b: is so (also c)", False),
     ]
 
 
@@ -434,3 +436,53 @@ def test_an_unknown_value_is_a_text_that_no_rule_allows() -> None:
     waiting = policy.validate(args, lambda message, urn=None: said.append(message))
     assert not inspect.isawaitable(waiting)
     assert len(said) == 1 and UNKNOWN in said[0]
+
+
+def _own_rules(monkeypatch: pytest.MonkeyPatch, *rules: Rule) -> list[Rule]:
+    """The rules as the pack loads them from a fork's plug-in."""
+    module = ModuleType("policies.own.caps")
+    vars(module).update(RULES=list(rules), __file__=str(Path("policies/own/caps.py").absolute()))
+    monkeypatch.setattr(plug_ins, "load", lambda kind: (module,))
+    return [*pack._own_rules()]
+
+
+@pytest.mark.attack("An infrastructure rule of a fork has a misspelt kind, and never runs")
+def test_an_own_rule_of_an_unknown_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = Rule("cap", "Cap.", "own", (Kind.LOGS,), check=lambda item, _: iter(()))
+    assert [rule.name for rule in _own_rules(monkeypatch, good)] == ["cap"]
+    bad = replace(good, kinds=("operationalinsights:Workspaces",))
+    with pytest.raises(UserError, match="never runs") as refused:
+        _own_rules(monkeypatch, bad)
+    assert "did you mean operationalinsights:Workspace?" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("check", "told"),
+    [
+        (lambda item, _: None, "'NoneType' object is not iterable"),
+        (lambda item, _: "abc", "it returned a text; yield findings"),
+        (lambda item, _: iter([1]), "it yielded 1; yield TEXT"),
+        (lambda item, _: [][0], "IndexError"),
+    ],
+)
+def test_an_own_rule_that_fails_is_named(
+    check: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = _own_rules(monkeypatch, Rule("cap", "Cap.", "own", check=check))
+    with pytest.raises(UserError, match="plug-in-failed") as refused:
+        [*violations(STRICT, _item(Kind.LOGS, {}), (), rules)]
+    assert "the rule `cap` failed" in str(refused.value) and told in str(refused.value)
+
+
+def test_a_finding_of_an_own_rule_of_the_stack_names_its_resource(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    item = _item(Kind.LOGS, {})
+    for breach, is_right in (((item, "is so"), True), ("is so", False), (("a", "b"), False)):
+        check: Any = lambda items, _, breach=breach: iter([breach])  # noqa: E731
+        rules = _own_rules(monkeypatch, Rule("cap", "Cap.", "own", stack_check=check))
+        if is_right:
+            assert [each.rule for each in violations(STRICT, None, [item], rules)] == ["cap"]
+        else:
+            with pytest.raises(UserError, match="plug-in-failed"):
+                [*violations(STRICT, None, [item], rules)]

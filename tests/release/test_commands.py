@@ -168,7 +168,9 @@ def test_nothing_to_show_or_stop_is_no_error(capsys: pytest.CaptureFixture[str])
         code, out, err = ml(capsys, *words)
         assert (code, out) == (0, "")
     assert err == "nothing is declared; next: ml release propose PROJECT\n"
-    assert " in dev: no model yet" in ml(capsys, "release", "status", "--env", "dev")[2]
+    told = ml(capsys, "release", "status", "--env", "dev")[2]
+    assert " in dev: no model yet" in told and "ml release propose " in told
+    assert " --env dev" in told
     code, out, _ = ml(capsys, "serve", "--json")
     assert (code, json.loads(out)) == (0, []) and endpoint.names() == []
 

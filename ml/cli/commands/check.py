@@ -59,7 +59,7 @@ def check(
     report = survey(paths or [root], release_files(), clusters.declared())
     if not paths:
         extra = [*layout.tracked_problems(root), *environments.problems(root), *pin_problems(root)]
-        extra += [*clusters.undeclared_endpoints(root), *rule_waiver_problems(root)]
+        extra += [*clusters.stack_warnings(root), *rule_waiver_problems(root)]
         report = replace(report, problems=(*extra, *report.problems))
     if form == "json":
         write_json(report.as_json())

@@ -34,7 +34,10 @@ def gate(
     every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decide whether a model version may be promoted; exit 3 when a gate rejects it."""
+    """Decide whether a model version may be promoted; exit 3 when a gate rejects it.
+
+    The champion itself is never rejected.
+    """
     from ml.cli.render import release_text
     from ml.release.declaration.desired_state import place_of
     from ml.release.promotion.gate_check import check_registered, check_released

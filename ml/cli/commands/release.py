@@ -123,7 +123,8 @@ def propose(
             typer.echo(f"written: {shown(path)}", err=True)
         if proposal.written:
             typer.echo(next_text(project, to, on), err=True)
-        if proposal.decision.outcome == "rejected":
+        # `ml gate` compares with the champion, not with the rival.
+        if proposal.decision.outcome == "rejected" and not rival:
             typer.echo(rejected_text(proposal.decision.request), err=True)
     if proposal.decision.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
@@ -362,7 +363,8 @@ def status(
     if not any(state.declared for state in states):
         names = {state.project for state in states}
         name = names.pop() if len(names) == 1 else "PROJECT"
-        typer.echo(f"nothing is declared; next: ml release propose {name}", err=True)
+        command = f"ml release propose {name}{_env(to or 'local')}"
+        typer.echo(f"nothing is declared; next: {command}", err=True)
 
 
 @app.command()
@@ -550,8 +552,7 @@ def _show_project_changes(backend: Backend, rollout: RolloutPlan, changes: Seque
         err=True,
     )
     run = backend.runs.find(rollout.version.run).name
-    typer.echo(
-        f"next: ml release propose {rollout.project} --run {run}{_env(rollout.environment)}"
-        f"{repeated_on(backend.name)}",
-        err=True,
-    )
+    command = f"ml release propose {rollout.project} --run {run}{_env(rollout.environment)}"
+    is_other = any("schema.yml" in change for change in changes)
+    instead = "; if its columns differ, --run RUN of a version trained with this schema" * is_other
+    typer.echo(f"next: {command}{repeated_on(backend.name)}{instead}", err=True)

@@ -215,6 +215,8 @@ def check_before_evaluation(
         is_dirty = stated.lineage.dirty is not False
         commit_it = f"commit it{' and train again, a run has the code of its start' * is_dirty}"
         ways = {
+            "supply-chain": "correct the packages, or set MLOPS_ADVISORIES to the export of `make "
+            "advisories`; then repeat the command",
             "lineage": _why_not_git(backend.root) or commit_it,
             "format": "save the model in an allowed format, or, for this version alone, write into "
             f"gates.yml: waivers: [{{gate: format, item: FILE, version: {following}, owner: NAME, "

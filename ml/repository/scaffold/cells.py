@@ -106,7 +106,11 @@ def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
             f"the header has the column `{twice[0]}` twice" if twice else "a column has no name"
         )
         raise UserError(
-            Problem("bad-header", f"{repository.shown(path)}: {actual}", hint="name it")
+            Problem(
+                "bad-header",
+                f"{repository.shown(path)}: {actual}",
+                hint="rename one" if twice else "name it",
+            )
         )
     frame.columns = pd.Index(header)
     return frame.apply(lambda column: column.str.strip()), form

@@ -509,6 +509,9 @@ def _task(choices: Choices, target: pd.Series[str]) -> Task:
         several = f"3 to {MOST_CATEGORIES} (multiclass)"
         expected = f"two values (binary), {several} or numbers (regression)"
         hint = "choose one with --task"
+        if len(values) == 1:
+            actual = f"`{choices.target}` has a single value, `{min(values)}`"
+            hint = "add rows with another value, or choose another --target"
         raise UserError(Problem("wrong-target", actual, expected, hint))
     return task
 

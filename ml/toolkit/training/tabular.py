@@ -468,8 +468,8 @@ def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     if folds == [0, 0] or not differing:
         return
     raise SystemExit(
-        f"error[code-mismatch]: the model was trained with another {' and '.join(differing)}: "
-        "`folds` evaluates by fitting it again, which now gives another model\n"
+        f"error[code-mismatch]: changed since the training of the model: {', '.join(differing)}; "
+        "`folds` fits it again to evaluate it, which would give another model\n"
         "  expected: a model of this code and this schema\n"
         "  hint: train it again, or evaluate it in a checkout of the commit that trained it"
     )

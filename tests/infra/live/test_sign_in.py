@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -108,8 +109,17 @@ def test_a_command_that_is_interrupted_ends_by_itself(
     assert (process.communicate(timeout=30)[0], process.returncode) == ("state\n", 5)
 
 
+def test_a_missing_program_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a workflow and outside of one."""
+    for variables in ({}, {sign_in.URL: "http://127.0.0.1:9/?a=b", sign_in.TOKEN: "t"}):
+        assert sign_in.main(["pulumi"], {"PATH": "/nowhere", **variables}) == 2
+        error = capsys.readouterr().err
+        assert "error[no-such-program]: `pulumi` is not installed" in error
+        assert "pulumi.com/docs" in error
+
+
 def test_a_job_without_the_permission_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """In one line, before Pulumi begins."""
     nowhere = {sign_in.URL: "http://127.0.0.1:9/?a=b", sign_in.TOKEN: "t"}
-    assert sign_in.main(["false-command"], nowhere) == 1
+    assert sign_in.main(["true"], nowhere | {"PATH": os.environ["PATH"]}) == 1
     assert "id-token: write" in capsys.readouterr().err

@@ -131,7 +131,7 @@ BROKEN = [
     (lambda of: (of / "ImageSets/Main/market.txt").write_text("\n"), "market.txt: no name"),
     (lambda of: (of / "JPEGImages/castle1.jpg").unlink(), "no castle1"),
     (unlisted, "no image is in the split test"),
-    (twice, "castle1 is of castle too"),
+    (twice, "castle1 is also listed in castle"),
     (lambda of: [path.unlink() for path in (of / "ImageSets/Main").glob("*")], "no-stores"),
 ]
 
@@ -162,7 +162,7 @@ def test_damaged_images_are_told_before_training(voc: Path) -> None:
     Image.new("RGB", (50, 50)).save(voc / "JPEGImages/north1.jpg")
     with pytest.raises(DataRefused) as refused:
         checked(pictures)
-    assert "castle1.jpg: not a readable image" in str(refused.value)
+    assert "castle1.jpg: no image" in str(refused.value)
     assert "a box outside of 50 × 50 pixels" in str(refused.value)
 
 

@@ -232,6 +232,7 @@ def test_environments_do_not_disturb_each_other(
     words = ("tiny", "--run", simulated.run(0.8), "--env", "prod", "--reason", "it is smaller")
     code, _, err = ml(capsys, "release", "propose", *words)
     assert code == 3 and "version 1 is declared and was never applied" in err
+    assert "next: ml gate" not in err  # it compares with the champion
     assert desired_state.read(BACKEND, "tiny", "prod") == waiting and files() == before
 
     assert propose(BACKEND, "tiny", simulated.run(0.95), "dev").decision.allowed

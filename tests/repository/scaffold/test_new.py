@@ -507,6 +507,15 @@ def test_data_in_a_datastore(repository: Path) -> None:
     assert survey([made.folder], release_files()).errors == ()
 
 
+def test_a_target_with_a_single_value_is_named(repository: Path) -> None:
+    """`--task` would not help."""
+    path = repository / "rows.csv"
+    path.write_text("calls,left\n" + "".join(f"{number},no\n" for number in range(300)))
+    with pytest.raises(UserError, match="has a single value, `no`") as refused:
+        project(repository, "churn", path, Choices("left"))
+    assert "add rows with another value" in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("name", "choices", "message"),
     [
