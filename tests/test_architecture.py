@@ -588,7 +588,7 @@ def test_make_starts_the_stand_in_of_this_repository() -> None:
     assert asked != start
     asked = asked.replace(".venv/bin/python", shlex.quote(sys.executable))
     done = subprocess.run(asked, shell=True, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and "test double of Azure Machine Learning" in done.stdout
+    assert done.returncode == 0 and "Run the stand-in in the foreground" in done.stdout
 
 
 def test_what_make_starts_keeps_what_it_compiles() -> None:

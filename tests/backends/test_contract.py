@@ -165,7 +165,7 @@ def test_differences_are_said(
         "`azureml:cpu-cluster` → this machine",
         "`azureml:ml-cpu:1` → this interpreter",
         "8 trials at once → 2",
-        "variable `MLFLOW_TRACKING_URI` of the job → this run's own",
+        "variable `MLFLOW_TRACKING_URI` of the job → overridden by this run's value",
         "input `d` → a copy",
         "output `m` → registered here as `azureml:faq:3`",
         "`resources.shm_size` (jobs/job.yml:9) is ignored on this machine",

@@ -237,7 +237,7 @@ def test_what_is_said_before(command: Plans, monkeypatch: pytest.MonkeyPatch) ->
     }
     distribution.open_mpi.cache_clear()
     assert all("instead of 2 nodes" in one for one in told.values())
-    assert "mpirun of Open MPI → not on this machine" in told["mpi"]
+    assert "Open MPI's mpirun is not installed" in told["mpi"]
     alone = LocalBackend().differences(replace(command(), instance_count=2))
     assert any("2 nodes without `distribution` → the command runs once" in one for one in alone)
 

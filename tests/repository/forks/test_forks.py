@@ -198,14 +198,14 @@ def stack(folder: Path, name: str) -> dict[str, object]:
 
 
 def test_a_thin_fork_holds_what_a_team_edits(forks: dict[str, Path]) -> None:
-    """At most 15,200 lines of Python without projects, since what travels to a node is source; and
+    """At most 15,300 lines of Python without projects, since what travels to a node is source; and
     3,000 lines of other files.
     """
     folder = forks["thin"]
     names = tracked(folder)
     projects = ("ml/projects/", "tests/projects/")
     modules = [name for name in names if name.endswith(".py") and not name.startswith(projects)]
-    assert sum((folder / name).read_text().count("\n") for name in modules) <= 15_200
+    assert sum((folder / name).read_text().count("\n") for name in modules) <= 15_300
     assert not (folder / "ml/automl").exists()
     conversion = [sys.executable, "-c", "import ml.toolkit.automl.conversion"]
     subprocess.run(conversion, cwd=folder, env={}, check=True)

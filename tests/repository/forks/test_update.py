@@ -202,7 +202,7 @@ EDITS: dict[str, tuple[Changes, Changes, str]] = {
     "bytes": (
         {"tests/named.py": b"\0\xff ours"},
         {"tests/named.py": b"\0\xfe theirs"},
-        "no text; yours is left",
+        "not text; your version is kept",
     ),
     "a folder of ours": (
         {"ml/toolkit/kit/a.py": "ours\n"},
