@@ -199,7 +199,7 @@ def stack(folder: Path, name: str) -> dict[str, object]:
 
 def test_a_thin_fork_holds_what_a_team_edits(forks: dict[str, Path]) -> None:
     """At most 15,300 lines of Python without projects, since what travels to a node is source; and
-    3,000 lines of other files.
+    3,100 lines of other files.
     """
     folder = forks["thin"]
     names = tracked(folder)
@@ -218,7 +218,7 @@ def test_a_thin_fork_holds_what_a_team_edits(forks: dict[str, Path]) -> None:
         for name in names
         if not name.startswith(OWN) and not name.endswith(".whl")
     }
-    assert sum(lines.values()) <= 3000, lines
+    assert sum(lines.values()) <= 3100, lines
     assert {".github/workflows/wheel.yml", ".github/workflows/nightly.yml"}.isdisjoint(names)
     assert "requirements/uv.lock" in names
     assert {"Makefile", "LICENSE", ".github/workflows/check.yml", "policies/infra/limits.yml"} < {
