@@ -64,7 +64,7 @@ class Task(Protocol):
 
 
 def drive(task: Task, pool: Pool, interruption: Interruption, watch: Watch) -> Run:
-    """Poll a job until it has ended, and return its closed run; collected signals end it."""
+    """Poll a job until it has ended, and return its ended run; collected signals end it."""
     watch(Event("started", task.run))
     while not task.turn(interruption.name, interruption.impatient):
         jobs.beat(task.run.folder.name)

@@ -57,7 +57,7 @@ class Interruption:
 
 
 def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
-    """Cancel the run with that name or id and all its processes; return the closed run.
+    """Cancel the run with that name or id and all its processes; return the ended run.
 
     Raise UserError if it is not active, if it is a child of another run, or if its executor does
     not end within `patience_s` seconds.

@@ -124,7 +124,7 @@ def reopen(
     origin: Mapping[str, Any],
     outputs: Mapping[str, Path] | None = None,
 ) -> Run:
-    """Set a closed run to Running, record the pause, return the run with `outputs`."""
+    """Set an ended run to Running, record the pause, return the run with `outputs`."""
     now = time.time()
     why = run.ended_by or (run.error.code if run.error else "")
     pauses = (*run.pauses, Pause(run.ended or run.started, now, why))

@@ -150,7 +150,7 @@ class Tracking:
         )
 
     def reopen(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Set a closed run to RUNNING and add the tags; its end time stays until it ends again."""
+        """Set an ended run to RUNNING and add the tags; its end time stays until it ends again."""
         from mlflow.entities import RunStatus
 
         self._store.update_run_info(run_id, RunStatus.RUNNING, None, None)
@@ -161,7 +161,7 @@ class Tracking:
         from mlflow.entities import RunStatus
 
         self._store.update_run_info(run_id, RunStatus.KILLED, _now(), name)
-        self.tag(run_id, {JOB_FOLDER: str(folder), "attempt": "cut off"})
+        self.tag(run_id, {JOB_FOLDER: str(folder), "attempt": "interrupted"})
 
     def runs_in(self, folder: Path) -> list[str]:
         """Return the ids of the runs with exactly this job folder."""
