@@ -116,7 +116,7 @@ def check_needed(
 
     `deploying` has the stacks that the run deploys; references to other stacks are not checked.
     """
-    needed = files.needed(files.read(root / files.FOLDER), stack)
+    needed = files.required_stack(files.read(root / files.FOLDER), stack)
     if needed not in deploying:
         return
     result = _results(github, run).get(needed)
