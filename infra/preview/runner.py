@@ -186,7 +186,7 @@ def findings(
         raise UserError(Problem("rule-failed", violation, expected, hint, place)) from None
     breaches = [
         Breach(
-            pack.SET_ASIDE,
+            pack.EXEMPTED,
             False,
             violation.item.urn,
             f"{violation.rule}: {violation.message}; {violation.exemption}",
