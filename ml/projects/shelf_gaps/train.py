@@ -206,7 +206,7 @@ def _train(
                         print(f"epoch {batches.epoch + 1}, step {step}/{last}: {text}", flush=True)
                     model.train()
                     watchdog.beat()
-                checkpoints.after(step, history.measured[-1] if measured else None)
+                checkpoints.after_step(step, history.measured[-1] if measured else None)
                 if step == last:
                     break
         if not world.first:

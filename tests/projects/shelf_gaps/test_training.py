@@ -112,7 +112,7 @@ def test_a_training_that_was_stopped_goes_on(
         return unseal(tmp_path / name)[0]["measured"]
 
     whole = run("whole")
-    add = "ml.projects.shelf_gaps.train.Checkpoints.after"
+    add = "ml.projects.shelf_gaps.train.Checkpoints.after_step"
     after, ends = _resolve(add), iter([False] * 3 + [True])
 
     def leaving(self: Any, step: int, metric: float | None = None) -> None:
