@@ -20,7 +20,14 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import beta
 
-from benchmarks.simulated_canary import STRATEGY, Simulated, healthy, moved, simulate, spoilt
+from benchmarks.simulated_canary import (
+    STRATEGY,
+    Simulated,
+    healthy,
+    shifted_share,
+    simulate,
+    with_defect,
+)
 
 HEALTHY, BAD, REAL = 10_000, 400, 200
 CHUNK = 50  # canaries per task of a process pool
@@ -83,12 +90,12 @@ def healthy_ones(chunk: int) -> list[Simulated]:
 
 
 def bad_ones(name: str, chunk: int) -> list[tuple[Simulated, float]]:
-    """Simulate CHUNK canaries of greens with a defect of `bad`; add the result of `moved`."""
+    """Simulate CHUNK canaries of greens with a defect of `bad`; add `shifted_share`."""
     draw, found = np.random.default_rng([21, list(bad()).index(name), chunk]), []
     for _ in range(CHUNK):
         blue = replace(healthy(draw), errors=0.0)
-        green = spoilt(blue, bad()[name], draw)
-        found.append((simulate(green, blue, draw), moved(green, blue)))
+        green = with_defect(blue, bad()[name], draw)
+        found.append((simulate(green, blue, draw), shifted_share(green, blue)))
     return found
 
 

@@ -112,7 +112,7 @@ def main(quick: bool) -> float:
         with Checkpoints(folder / "ours", world, state, keep_last=1, events=None) as ours:
 
             def save(number: int) -> None:
-                ours.after(number + 1, metric=0.0)
+                ours.after_step(number + 1, metric=0.0)
 
             ways: dict[str, Save | None] = {
                 "none": None,

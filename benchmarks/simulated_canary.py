@@ -14,7 +14,9 @@ from ml.release.canary.verdict import Memory, Stats, decide
 from ml.release.declaration.release_file import Strategy, Tolerances
 
 STRATEGY = Strategy(prediction="answer", tolerances=Tolerances(latency_ms=0.0))
-LOOKS = 8  # number of decisions in the minimum time of a step; later ones have the same interval
+DECISIONS_PER_STEP = (
+    8  # number of decisions in the minimum time of a step; later ones have the same interval
+)
 MOST_WAITED = 20
 # Seconds that router, server and replay add to the model's time.
 OVERHEAD_S = 0.002
@@ -68,7 +70,7 @@ def healthy(draw: np.random.Generator) -> Kind:
     )
 
 
-def spoilt(blue: Kind, change: Mapping[str, object], draw: np.random.Generator) -> Kind:
+def with_defect(blue: Kind, change: Mapping[str, object], draw: np.random.Generator) -> Kind:
     """Return `blue` with a defect.
 
     A changed latency is a factor of blue's; a constant prediction is in one random bin.
@@ -82,7 +84,7 @@ def spoilt(blue: Kind, change: Mapping[str, object], draw: np.random.Generator) 
     return green
 
 
-def moved(green: Kind, blue: Kind) -> float:
+def shifted_share(green: Kind, blue: Kind) -> float:
     """Return the share of green's predictions that differ in distribution from blue's."""
     return float(np.maximum(np.subtract(green.bins, blue.bins), 0).sum())
 
@@ -157,16 +159,16 @@ def simulate(
         for server in servers:
             server.begin()
         began, least = moment, stage.requests / (share * per_s)
-        step = min(least / LOOKS, INTERVAL_S)
+        step = min(least / DECISIONS_PER_STEP, INTERVAL_S)
         intervals = LatencyIntervals("green", "baseline", _tallies(servers), clock)
-        looks = 0
+        polls = 0
         while True:
             counts = draw.multinomial(draw.poisson(per_s * step), shares)
             for server, count, part in zip(servers, counts, shares, strict=True):
                 server.answer(int(count), part, moment, moment + step)
-            total, moment, looks = total + int(counts[0]), moment + step, looks + 1
+            total, moment, polls = total + int(counts[0]), moment + step, polls + 1
             latencies = intervals.observe(_tallies(servers))
-            if looks % max(round(least / LOOKS / step), 1):
+            if polls % max(round(least / DECISIONS_PER_STEP / step), 1):
                 continue
             sides = [server.side for server in servers]
             if stage.percent < 100:

@@ -292,13 +292,13 @@ def _declared(stack: str, arm: Arm | None = None) -> Sequence[Resource]:
     from infra.preview.engine import registry
     from infra.preview.runner import runner
 
-    def ask(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def lookup_registry(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         from infra.live.arm import asset_registry
 
         return (asset_registry(arm, arguments) if arm else {}) or registry(arguments)
 
     with runner() as programs:
-        return programs.capture(stack, ask=ask).resources
+        return programs.capture(stack, lookup_registry=lookup_registry).resources
 
 
 def _arm(environment: Settings) -> Arm:

@@ -14,7 +14,7 @@ from typing import Any
 from infra.live.addresses import Addresses, Unplaced, version
 from infra.live.arm import Arm, Denied
 from infra.live.check import Check, granted
-from infra.live.given import check_existing
+from infra.live.existing import check_existing
 from infra.preview.capture import Resource
 from infra.settings.azure import SIZES, retirement
 from infra.settings.model import Settings

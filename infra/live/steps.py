@@ -24,7 +24,7 @@ Run = Callable[[Words, bool], Any]
 # What both programs print if something does not exist; any other error is a failure.
 ABSENT = ("NotFound", "could not be found", "was not found", "does not exist", "HTTP 404")
 # An error, although it contains a text of ABSENT: nothing can be created in that subscription.
-UNSEEN = "SubscriptionNotFound"
+INVISIBLE_SUBSCRIPTION = "SubscriptionNotFound"
 # GitHub's errors if its plan excludes rulesets or required reviewers for private repositories
 # (docs.github.com: actions/reference/workflows-and-actions/deployments-and-environments).
 UNPAID = ("Upgrade to GitHub", "billing plan")
@@ -103,8 +103,8 @@ def carry_out(plan: Sequence[Step], run: Run, *, make: bool) -> Iterator[Result]
         yield Result(step, "created", differences, (*undo, words))
 
 
-def run_command(words: Words, question: bool) -> Any:
-    """Run a command and return its JSON; None for a `question` about a missing object.
+def run_command(words: Words, is_query: bool) -> Any:
+    """Run a command and return its JSON; None for a query about a missing object.
 
     Raise UserError if the program is not installed or the command failed.
     """
@@ -125,7 +125,7 @@ def run_command(words: Words, question: bool) -> Any:
             return json.loads(process.stdout) if process.stdout.strip() else {"done": True}
         except ValueError:
             return {"done": True}
-    if question and UNSEEN not in errors and any(sign in errors for sign in ABSENT):
+    if is_query and INVISIBLE_SUBSCRIPTION not in errors and any(sign in errors for sign in ABSENT):
         return None
     command = f"{' '.join(words[:4])} …"
     if any(sign in errors for sign in UNPAID):

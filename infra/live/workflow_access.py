@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.live import bootstrap
-from infra.live.given import needed
+from infra.live.existing import required_permissions
 from infra.preview.capture import Resource, logical_name
 from infra.settings import environments
 from infra.settings.model import Settings
@@ -50,7 +50,7 @@ def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Itera
         row = granted.setdefault(github_environment(settings, grant.purpose), set())
         row.add(_bootstrap_role(settings, grant))
     on_hub = granted.setdefault(github_environment(settings, "deploy"), set())
-    for (_, role), id in needed(settings):
+    for (_, role), id in required_permissions(settings):
         name = id.partition("/virtualNetworks/")[2] or id.rpartition("/")[2]
         on_hub.add((f"{role}, from its owner", name))
     for purpose in purposes(settings):

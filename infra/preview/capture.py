@@ -101,12 +101,12 @@ class ResourceChange:
     kind: str  # of the resource, or the path of the file
     name: str
     urn: str  # "" for a file
-    # The changed properties; if added or removed, those that identify the resource (`_essence`).
+    # The changed properties; if added or removed, those of `_role_identity`.
     properties: tuple[Property, ...] = ()
 
 
 @dataclass(frozen=True)
-class Rule:
+class ImmutableRule:
     """A kind of change, selected by regular expressions, with its outcome and an alternative."""
 
     kind: str  # pattern of the resource's kind
@@ -124,22 +124,22 @@ _NO_ZONES, _ZONES = "Standard_(LRS|(RA)?GRS)", "Standard_(RA)?G?ZRS"
 # exists, so matches are notes and block nothing. Each rule cites a document or the provider's
 # source (paths without host: learn.microsoft.com/azure). The page on `isolationMode` contradicts
 # itself about opening an isolated workspace; the rule assumes that it is impossible.
-IMMUTABLE: tuple[Rule, ...] = (
-    Rule(
+IMMUTABLE: tuple[ImmutableRule, ...] = (
+    ImmutableRule(
         f"resources:ResourceGroup|{_ML}:Workspace|{_HOLDS}",
         "location|(resourceGroup|workspace|account|vault|registry)Name",
         "Pulumi replaces it and its content is lost; `guardrails.protect` prevents this",
         "create a second environment with another stack file",
         "pulumi/pulumi-azure-native: provider/pkg/gen/replacement.go and provider/diff.go",
     ),
-    Rule(
+    ImmutableRule(
         f"storage:(BlobContainer|FileShare)|keyvault:Key|{_HOLDS}",
         REMOVED,
         "`guardrails.protect` and `locks` keep it; without them its content is deleted with it",
         "copy it, set `locks: false` in an update before this, and `pulumi state unprotect`",
         "pulumi.com/docs/iac/concepts/resources/options/protect; lock-resources, Lock inheritance",
     ),
-    Rule(
+    ImmutableRule(
         "authorization:RoleAssignment|network:PrivateEndpoint",
         f"{REMOVED}|principalId|roleAssignmentName",
         "with `guardrails.locks` the lock on its resource keeps it",
@@ -147,7 +147,7 @@ IMMUTABLE: tuple[Rule, ...] = (
         "azure-resource-manager/management/lock-resources, Considerations;"
         " hashicorp/terraform-provider-azurerm#17478 (ScopeLocked)",
     ),
-    Rule(
+    ImmutableRule(
         f"{_ML}:Workspace",
         "managedNetwork.isolationMode",
         "{path} stays {before} and does not become {after}",
@@ -155,21 +155,21 @@ IMMUTABLE: tuple[Rule, ...] = (
         " clusters, instances and deployments are deleted)",
         "machine-learning/how-to-managed-network, Limitations, Migration of compute resources",
     ),
-    Rule(
+    ImmutableRule(
         f"{_ML}:Workspace",
         "hbiWorkspace|enableServiceSideCMKEncryption|encryption.*",
         "Azure rejects a change of {path}",
         "leave `platform:workspace` unchanged, or create a second workspace",
         "machine-learning/concept-customer-managed-keys, Limitations; concept-data-encryption",
     ),
-    Rule(
+    ImmutableRule(
         f"{_ML}:Compute",
         REMOVED,
         "Pulumi's provider deletes it without `underlyingResourceAction`, which Azure ML requires",
         "`az ml compute delete`, then `pulumi up --refresh` notices its absence",
         "rest/api/azureml/compute/delete; pulumi/pulumi-azure-native: provider/provider.go, Delete",
     ),
-    Rule(
+    ImmutableRule(
         f"{_ML}:Compute",
         r"tags\..*|properties\.properties\.(vmSize|vmPriority|subnet\.id|idleTimeBeforeShutdown"
         r"|personalComputeInstanceSettings\..*)",
@@ -177,7 +177,7 @@ IMMUTABLE: tuple[Rule, ...] = (
         "`az ml compute delete` (also deletes its disk), then `pulumi up --refresh` recreates it",
         "hashicorp/terraform-provider-azurerm: r/machine_learning_compute_*; Azure/bicep#17617",
     ),
-    Rule(
+    ImmutableRule(
         "storage:StorageAccount",
         r"sku\.name",
         "Azure rejects the change to {after} without a conversion",
@@ -185,42 +185,42 @@ IMMUTABLE: tuple[Rule, ...] = (
         "storage/common/redundancy-migration; rest/api/storagerp/storage-accounts/update, sku",
         when=f"{_NO_ZONES} → {_ZONES}|{_ZONES} → {_NO_ZONES}",
     ),
-    Rule(
+    ImmutableRule(
         "storage:StorageAccount",
         r"encryption\.services\.(queue|table)\.keyType",
         "the owner of the key for its queues and tables cannot be changed",
         "leave `customer_managed_key` unchanged, or create a second environment",
         "storage/common/account-encryption-key-create",
     ),
-    Rule(
+    ImmutableRule(
         "keyvault:Vault",
         r"properties\.softDeleteRetentionInDays",
         "Azure rejects a change of the days",
         "leave `soft_delete_days` unchanged",
         "key-vault/general/soft-delete-overview",
     ),
-    Rule(
+    ImmutableRule(
         "containerregistry:Registry",
         "zoneRedundancy",
         "it cannot be changed",
         "leave `zone_redundant` unchanged: in a region with zones, every registry uses them",
         "container-registry/zone-redundancy",
     ),
-    Rule(
+    ImmutableRule(
         "network:VirtualNetwork",
         r"addressSpace\..*|subnets\[.*\]\.addressPrefix",
         "Azure rejects a new range for a subnet in use",
         "leave `address_space` unchanged, or create a second environment",
         "virtual-network/virtual-network-manage-subnet, Change subnet settings",
     ),
-    Rule(
+    ImmutableRule(
         "network:PrivateEndpoint",
         r"privateLinkServiceConnections\[.*\]\.privateLinkServiceId",
         "Azure rejects a change of the target",
         "`az network private-endpoint delete`, then `pulumi up --refresh` recreates it",
         "Azure/bicep-registry-modules#1513",
     ),
-    Rule(
+    ImmutableRule(
         "compute:VirtualMachine",
         r"osProfile\.linuxConfiguration\.ssh\..*",
         "Azure rejects a change of `ssh_key`",
@@ -260,10 +260,10 @@ def _change(
 ) -> Iterator[ResourceChange]:
     if after is None:
         assert before
-        lost = tuple(Property(path, value, ABSENT) for path, value in _essence(before))
+        lost = tuple(Property(path, value, ABSENT) for path, value in _role_identity(before))
         yield ResourceChange("removed", before.kind, before.name, before.urn, lost)
     elif before is None:
-        new_values = tuple(Property(path, ABSENT, value) for path, value in _essence(after))
+        new_values = tuple(Property(path, ABSENT, value) for path, value in _role_identity(after))
         yield ResourceChange("added", after.kind, after.name, after.urn, new_values)
     else:
         differing = tuple(
@@ -280,7 +280,7 @@ def _change(
             yield ResourceChange("changed", after.kind, after.name, after.urn, differing)
 
 
-def _essence(resource: Resource) -> Iterator[tuple[str, Any]]:
+def _role_identity(resource: Resource) -> Iterator[tuple[str, Any]]:
     """Yield principal, role and scope of a role assignment; nothing for other resources."""
     if resource.kind == "authorization:RoleAssignment":
         for path in ("principalId", "roleDefinitionId", "scope"):

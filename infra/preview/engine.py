@@ -53,7 +53,7 @@ OPTIONS = frozenset(
 )
 # The program's only invoke: it reads the registry that another stack creates.
 REGISTRY = "azure-native:machinelearningservices:getRegistry"
-Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+RegistryLookup = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):
@@ -64,11 +64,15 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
     """
 
     def __init__(
-        self, project: str, stack: str, ask: Ask | None = None, azure_like: bool = False
+        self,
+        project: str,
+        stack: str,
+        lookup_registry: RegistryLookup | None = None,
+        azure_like: bool = False,
     ) -> None:
         self._project, self._stack = project, stack
         self._azure_like, self._texts = azure_like, dict[str, str]()
-        self._ask: Ask = ask or registry
+        self._lookup_registry: RegistryLookup = lookup_registry or registry
         self._lock = threading.Lock()
         self._root = ""
         self._references: set[str] = set()
@@ -110,7 +114,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         arguments = {**(provider.inputs if provider else {}), **self._passed(request.args)}
         label = request.tok.rpartition(":")[2]
         if request.tok == REGISTRY:
-            outputs = self._ask(arguments)
+            outputs = self._lookup_registry(arguments)
         else:
             outputs = sdk_types.answer(request.tok, label)
             name = f"{label} of {', '.join(map(str, arguments.values()))}"

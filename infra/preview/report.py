@@ -42,7 +42,7 @@ from policies.infra import limits, pack
 from policies.infra.limits import Limits
 
 # Paths to extract from a git revision: the program's imports, settings, rules and plug-in names.
-ROOMS = ("infra", "ml", "policies", repository.MARK, *MAKE)
+PATHS = ("infra", "ml", "policies", repository.MARK, *MAKE)
 Format = Literal["text", "md", "json"]
 # In a diff: the longest value, and the text before its first difference, both in characters.
 LONGEST, CONTEXT = 100, 30
@@ -307,14 +307,14 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
         if git.run(root, "rev-parse", "--is-shallow-repository") == "true\n":
             hint = "git fetch --unshallow: this clone only has the last commits"
         raise UserError(Problem("unknown-revision", actual, expected, hint))
-    rooms = (git.ask(root, "ls-tree", "--name-only", commit, "--", *ROOMS) or "").split()
-    if "infra" not in rooms:
+    paths = (git.ask(root, "ls-tree", "--name-only", commit, "--", *PATHS) or "").split()
+    if "infra" not in paths:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="infra-base-") as name:
         folder = Path(name)
         archive = folder / "tree.tar"
-        git.archive(root, commit, archive, *rooms)
+        git.archive(root, commit, archive, *paths)
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
         yield folder if (folder / "infra" / "__main__.py").is_file() else None

@@ -24,7 +24,7 @@ from pulumi.runtime.proto import engine_pb2_grpc, resource_pb2_grpc
 
 from infra.preview import sdk_types
 from infra.preview.capture import REFERENCE, Breach, Capture, Resource, changes
-from infra.preview.engine import Ask, Engine
+from infra.preview.engine import Engine, RegistryLookup
 from infra.settings import loader
 from ml.core.errors import Place, Problem, UserError
 from ml.core.imports import ROOT
@@ -56,7 +56,7 @@ class Runner:
         root: Path = ROOT,
         policies: pack.Context | None = None,
         config: Mapping[str, str] | None = None,
-        ask: Ask | None = None,
+        lookup_registry: RegistryLookup | None = None,
         bare: bool = False,
         azure_like: bool = False,
     ) -> Capture:
@@ -67,7 +67,7 @@ class Runner:
         capture has their findings.
         """
         values = {**loader.configuration(stack, root / "infra"), **(config or {})}
-        engine = Engine(PROJECT, stack, ask, azure_like)
+        engine = Engine(PROJECT, stack, lookup_registry, azure_like)
         with served(engine) as address:
             request = {"engine": address, "project": PROJECT, "stack": stack, "root": str(root)}
             code, errors = self._run({**request, "config": values, "bare": bare})
@@ -186,7 +186,7 @@ def findings(
         raise UserError(Problem("rule-failed", violation, expected, hint, place)) from None
     breaches = [
         Breach(
-            pack.SET_ASIDE,
+            pack.EXEMPTED,
             False,
             violation.item.urn,
             f"{violation.rule}: {violation.message}; {violation.exemption}",
@@ -248,8 +248,8 @@ def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
     )
 
 
-def last_exception(errors: str, root: Path, room: str) -> tuple[str, Place | None]:
-    """Return the exception of the last traceback in `errors`, and its last frame in `root/room`."""
+def last_exception(errors: str, root: Path, folder: str) -> tuple[str, Place | None]:
+    """Return the exception of the last traceback in `errors`, and its last frame in `folder`."""
     lines = errors.strip().splitlines()
     frames = {number: match for number, line in enumerate(lines) if (match := _FRAME.match(line))}
     last = max(frames, default=-1)
@@ -259,7 +259,7 @@ def last_exception(errors: str, root: Path, room: str) -> tuple[str, Place | Non
     places = [
         Place(str(Path(path).relative_to(root)), int(line))
         for path, line in (match.groups() for match in frames.values())
-        if Path(path).is_relative_to(root / room)
+        if Path(path).is_relative_to(root / folder)
     ]
     return reason[:1500] or "no message", places[-1] if places else None
 

@@ -44,7 +44,7 @@ _REACHING = frozenset({"__import__", "compile", "eval", "exec", "getattr", "glob
 
 
 @dataclass(frozen=True)
-class Sign:
+class Weakening:
     """A pattern of changes that weaken a safeguard, given by regular expressions."""
 
     kind: str  # of the resource, or the path of a file
@@ -54,7 +54,7 @@ class Sign:
     when: str | Literal["more", "less"] = ".*"
 
     def matches(self, kind: str, difference: Property) -> bool:
-        """Return whether the sign matches a changed property of a resource or file of `kind`."""
+        """Return whether the pattern matches a changed property of a resource or file of `kind`."""
         before, after = difference.before, difference.after
         if not (re.fullmatch(self.kind, kind) and re.fullmatch(self.path, difference.path)):
             return False
@@ -71,20 +71,22 @@ _SET, _ON = r".* → (?!\(not set).*", ".* → (True|Enabled)"
 _OFF = r".* → (False|Disabled|\(not set\))"
 _LESS = r"(?!\(not set\)).* → .*"
 # A newly set value, except references to names, ids and login servers, which are not secret.
-_TOLD = r".* → (?!\(not set|\$\{[^}]+\.(name|id|clientId|loginServer)\}$).*"
+_EXPOSED = r".* → (?!\(not set|\$\{[^}]+\.(name|id|clientId|loginServer)\}$).*"
 _SAFEGUARDS = (
     "authorization:ManagementLockByScope|monitor:.*|consumption:Budget|security:.*"
     "|network:(PrivateEndpoint|PrivateDnsZoneGroup|NetworkSecurityGroup|RouteTable)|privatedns:.*"
     "|storage:(BlobServiceProperties|ManagementPolicy)|keyvault:Key"
 )
-_WAYS = (
+_ACCESS_PATHS = (
     "managedidentity:FederatedIdentityCredential|network:PrivateEndpoint|compute:.*"
     "|network:(PublicIPAddress|NatGateway)"
     "|machinelearningservices:(WorkspaceConnection|Datastore)|redisenterprise:AccessPolicyAssignment"
 )
-_HEARD = "enabled|operator|windowSize|contact|Receivers|actions|logs|categor|metricName|dimensions"
-_HEARD += "|evaluationFrequency|timeAggregation|scopes|filter|time[GP]"
-_KEPT = r"s\w+RetentionInDays|retentionInDays|\w+Policy\.days|keySize"
+_ALERTING = (
+    "enabled|operator|windowSize|contact|Receivers|actions|logs|categor|metricName|dimensions"
+)
+_ALERTING += "|evaluationFrequency|timeAggregation|scopes|filter|time[GP]"
+_RETENTION = r"s\w+RetentionInDays|retentionInDays|\w+Policy\.days|keySize"
 _OPENS = "allow(?!ed)|public|anonymous|admin|v1|registration"
 _PROTECTS = r"require|hbi|encrypt|default[TO]|private\w+Policies"
 # Switches whose names do not say which value is safe.
@@ -99,64 +101,67 @@ _TRUST = (
     "|networkAcls|networkRuleBypassOptions|policies|cors|serviceEndpoint|delegations"
     "|dhcpOptions"
 )
-# Kinds that hold or reach data, and their properties that need no sign: other signs cover them by
-# direction, or they are harmless.
+# Kinds that hold or reach data, and their properties that need no pattern: other patterns cover
+# them by direction, or they are harmless.
 _HOLDS = (
     "storage:.*|keyvault:Vault|containerregistry:.*|network:(VirtualNetwork|NetworkInterface)"
     "|machinelearningservices:.*|compute:.*|redis.*|security:.*|.*insights:.*|privatedns:.*"
     "|monitor:DiagnosticSetting"
 )
-_LISTED = rf"(.*\.)?({_OPENS}|{_PROTECTS}|{_KEPT}|description|friendlyName|outboundRules)"
+_LISTED = rf"(.*\.)?({_OPENS}|{_PROTECTS}|{_RETENTION}|description|friendlyName|outboundRules)"
 _LISTED += r"|tags|\(|.*NodeCount"
-# The first sign that matches a changed property describes it.
-SIGNS: tuple[Sign, ...] = (
-    Sign(".*", r"\(protect\)", "Pulumi no longer protects it", "True → .*"),
-    Sign(".*", r"\(ignoreChanges\)", "changes made by hand may stay"),
-    Sign(".*", r"\(provider\)", "another provider makes it, maybe in another subscription"),
-    Sign(".*", r"\(hooks\)", "code runs when it is made or changed", _SET),
-    Sign(".*", r"\((dependsOn|hooks)\)", "it no longer waits for others"),
-    Sign(".*", r"\((?!protect).+\)", "Pulumi makes or deletes it in another way"),
-    Sign("pulumi:outputs", ".*", "others may read it", _TOLD),
-    Sign(_SAFEGUARDS, REMOVED, "a safeguard is removed"),
-    Sign(_WAYS, ADDED, "a new way in or out"),
-    Sign(ROLE, ".*Id|.*Type|scope|condition.*", "other rights"),
-    Sign("managed.*Credential", "subject|issuer|audiences.*|claims.*", "others may sign in"),
-    Sign(LIMITS, r".*\.min_\w+", "a limit is loosened", "less"),
-    Sign(LIMITS, r".*\.tags.*", "required tags change"),
-    Sign(LIMITS, ".*", "a limit is loosened", "more"),
-    Sign(WAIVERS, ".*", "a rule is waived", _SET),
-    Sign(".*", "code", "the code of rules, roles, checks or the program changes"),
-    Sign(r".*\.toml", ".*", "other plug-ins judge", _LESS),
-    Sign(_FILE, r"platform:reviewers.*", "other people approve"),
-    Sign(_FILE, "platform:repository", "workflows of another repository sign in"),
-    Sign(_FILE, "azure-native:.*Id", "another subscription or tenant"),
-    Sign(_FILE, r"(secretsp|encr|environment).*", "another key, or settings of others"),
-    Sign(PROGRAM, ".*", "the program may do more than it declares", _SET),
-    Sign(_FILE, "platform:owner", "alerts go to somebody else"),
-    Sign(_FILE, r"platform:training\..*", "jobs of pull requests may take more", "more"),
-    Sign(_FILE, r"platform:guardrails\.(locks|protect)", "data may be deleted", ".* → False"),
-    Sign(_FILE, r"platform:network\.allowed_hosts.*", "compute reaches another host", _SET),
-    Sign(_FILE, r"platform:network\.(?!allowed_hosts|firewall).*", "another network"),
-    Sign(_FILE, r"platform:(asset_registry|groups)\..*|.*\.person", "another registry or person"),
-    Sign(_RESOURCE, rf"(.*\.)?({_KEPT})", "kept or protected for less", "less"),
-    Sign("keyvault:Key", "properties.*", "another key, or rotated at another time"),
-    Sign("storage:ManagementPolicy", r".*\.delete\..*", "data is deleted sooner", _SET),
-    Sign("consumption:Budget", r"amount|.*\.threshold", "it warns later", "more"),
-    Sign("monitor:MetricAlert", r"(.*\.)?(threshold|severity)", "it fires later", "more"),
-    Sign("consumption:Budget|monitor:(?!D).*", rf".*({_HEARD}).*", "others hear of it, or nobody"),
-    Sign("operationalinsights:Workspace", ".*dailyQuotaGb", "logs may cost more, or have no cap"),
-    Sign(".*:Compute", r".*\.m\w\wNodeCount", "more nodes", "more"),
-    Sign(".*:Compute", r".*(vmPriority|vmSize|dleTime\w*)", "other machines, or for longer"),
-    Sign(_RESOURCE, rf"(.*\.)?({_TRUST})([.\[A-Z].*)?", "it trusts or reaches something else"),
-    Sign(_RESOURCE, rf"(.*\.)?({_OPENS})\w*", "a protection ends", _ON),
-    Sign(_RESOURCE, rf"(.*\.)?({_PROTECTS})\w*", "a protection ends", _OFF),
-    Sign(_RESOURCE, rf"(.*\.)?({_SWITCHES})\w*", "something is turned on or off"),
-    Sign(_HOLDS, rf"(?!{_LISTED}).*", "another setting of what holds or reaches data"),
+# The first pattern that matches a changed property describes it.
+WEAKENINGS: tuple[Weakening, ...] = (
+    Weakening(".*", r"\(protect\)", "Pulumi no longer protects it", "True → .*"),
+    Weakening(".*", r"\(ignoreChanges\)", "changes made by hand may stay"),
+    Weakening(".*", r"\(provider\)", "another provider makes it, maybe in another subscription"),
+    Weakening(".*", r"\(hooks\)", "code runs when it is made or changed", _SET),
+    Weakening(".*", r"\((dependsOn|hooks)\)", "it no longer waits for others"),
+    Weakening(".*", r"\((?!protect).+\)", "Pulumi makes or deletes it in another way"),
+    Weakening("pulumi:outputs", ".*", "others may read it", _EXPOSED),
+    Weakening(_SAFEGUARDS, REMOVED, "a safeguard is removed"),
+    Weakening(_ACCESS_PATHS, ADDED, "a new way in or out"),
+    Weakening(ROLE, ".*Id|.*Type|scope|condition.*", "other rights"),
+    Weakening("managed.*Credential", "subject|issuer|audiences.*|claims.*", "others may sign in"),
+    Weakening(LIMITS, r".*\.min_\w+", "a limit is loosened", "less"),
+    Weakening(LIMITS, r".*\.tags.*", "required tags change"),
+    Weakening(LIMITS, ".*", "a limit is loosened", "more"),
+    Weakening(WAIVERS, ".*", "a rule is waived", _SET),
+    Weakening(".*", "code", "the code of rules, roles, checks or the program changes"),
+    Weakening(r".*\.toml", ".*", "other plug-ins judge", _LESS),
+    Weakening(_FILE, r"platform:reviewers.*", "other people approve"),
+    Weakening(_FILE, "platform:repository", "workflows of another repository sign in"),
+    Weakening(_FILE, "azure-native:.*Id", "another subscription or tenant"),
+    Weakening(_FILE, r"(secretsp|encr|environment).*", "another key, or settings of others"),
+    Weakening(PROGRAM, ".*", "the program may do more than it declares", _SET),
+    Weakening(_FILE, "platform:owner", "alerts go to somebody else"),
+    Weakening(_FILE, r"platform:training\..*", "jobs of pull requests may take more", "more"),
+    Weakening(_FILE, r"platform:guardrails\.(locks|protect)", "data may be deleted", ".* → False"),
+    Weakening(_FILE, r"platform:network\.allowed_hosts.*", "compute reaches another host", _SET),
+    Weakening(_FILE, r"platform:network\.(?!allowed_hosts|firewall).*", "another network"),
+    Weakening(_FILE, r"platform:(asset_registry|groups)\..*|.*\.person",
+              "another registry or person"),
+    Weakening(_RESOURCE, rf"(.*\.)?({_RETENTION})", "kept or protected for less", "less"),
+    Weakening("keyvault:Key", "properties.*", "another key, or rotated at another time"),
+    Weakening("storage:ManagementPolicy", r".*\.delete\..*", "data is deleted sooner", _SET),
+    Weakening("consumption:Budget", r"amount|.*\.threshold", "it warns later", "more"),
+    Weakening("monitor:MetricAlert", r"(.*\.)?(threshold|severity)", "it fires later", "more"),
+    Weakening("consumption:Budget|monitor:(?!D).*", rf".*({_ALERTING}).*",
+              "others hear of it, or nobody"),
+    Weakening("operationalinsights:Workspace", ".*dailyQuotaGb",
+              "logs may cost more, or have no cap"),
+    Weakening(".*:Compute", r".*\.m\w\wNodeCount", "more nodes", "more"),
+    Weakening(".*:Compute", r".*(vmPriority|vmSize|dleTime\w*)", "other machines, or for longer"),
+    Weakening(_RESOURCE, rf"(.*\.)?({_TRUST})([.\[A-Z].*)?", "it trusts or reaches something else"),
+    Weakening(_RESOURCE, rf"(.*\.)?({_OPENS})\w*", "a protection ends", _ON),
+    Weakening(_RESOURCE, rf"(.*\.)?({_PROTECTS})\w*", "a protection ends", _OFF),
+    Weakening(_RESOURCE, rf"(.*\.)?({_SWITCHES})\w*", "something is turned on or off"),
+    Weakening(_HOLDS, rf"(?!{_LISTED}).*", "another setting of what holds or reaches data"),
 )  # fmt: skip
 
 
 def weakenings(changes: Iterable[ResourceChange]) -> Iterator[str]:
-    """Yield a line per matching sign with its resources, then one per principal with new roles."""
+    """Yield a line per matched pattern with its resources, and one per principal with new roles."""
     grants: dict[str, dict[str, None]] = {}
     weaker: dict[tuple[str, str], list[str]] = {}
     for change in changes:
@@ -167,9 +172,12 @@ def weakenings(changes: Iterable[ResourceChange]) -> Iterator[str]:
             continue
         texts: dict[str, list[str]] = {}
         for difference in _differences(change):
-            sign = next((sign for sign in SIGNS if sign.matches(change.kind, difference)), None)
-            if sign:
-                texts.setdefault(sign.words, []).append(_shown(difference))
+            pattern = next(
+                (pattern for pattern in WEAKENINGS if pattern.matches(change.kind, difference)),
+                None,
+            )
+            if pattern:
+                texts.setdefault(pattern.words, []).append(_shown(difference))
         for words, values in texts.items():
             weaker.setdefault((words, "; ".join(filter(None, values))), []).append(change.name)
     for (words, listed), names in weaker.items():

@@ -104,12 +104,12 @@ class Grant:
 # Azure Resource Manager responds before a new role assignment has propagated. A resource that uses
 # it at once is rejected, or created without its datastores (MicrosoftDocs/azure-docs#111772,
 # Azure/azure-cli#22510). Propagation cannot be polled; Azure's own modules wait as long as this.
-COUNTS_AFTER_S = 120
+PROPAGATION_S = 120
 
 
-async def wait_until_it_counts(args: pulumi.ResourceHookArgs) -> None:
+async def wait_for_propagation(args: pulumi.ResourceHookArgs) -> None:
     """Wait until a newly created role assignment has propagated; its dependents wait too."""
-    await asyncio.sleep(COUNTS_AFTER_S)
+    await asyncio.sleep(PROPAGATION_S)
 
 
 class Grants(Component):
@@ -120,7 +120,7 @@ class Grants(Component):
     ) -> None:
         usual = ("rights", "workspace-rights", "encryption-rights")
         super().__init__("identity:Grants", name, opts, *usual)
-        hook = pulumi.ResourceHook(f"{name}-count", wait_until_it_counts)
+        hook = pulumi.ResourceHook(f"{name}-count", wait_for_propagation)
         self._hooks = pulumi.ResourceHookBinding(after_create=[hook])
         self.assignments = [self._assignment(name, site, grant) for grant in grants]
         self.register_outputs({})

@@ -11,18 +11,18 @@ from pulumi.runtime.config import get_config_env
 from pulumi_azure_native import resources
 
 from infra.settings.azure import Names
-from infra.settings.loader import PLACE, SECRETS
+from infra.settings.loader import PROVIDER_KEYS, SECRETS
 from infra.settings.model import Settings
 
 Options = pulumi.ResourceOptions | None  # of a component
 
 
 def configuration() -> dict[str, str]:
-    """Return Pulumi's configuration without secrets: keys of the project's namespace and PLACE."""
+    """Return Pulumi's configuration without secrets: the project's keys and PROVIDER_KEYS."""
     values = {}
     for key in get_config_env():
         space, _, name = key.partition(":")
-        if key in PLACE or (space == pulumi.get_project() and key not in SECRETS):
+        if key in PROVIDER_KEYS or (space == pulumi.get_project() and key not in SECRETS):
             values[key] = pulumi.Config(space).require(name)
     return values
 

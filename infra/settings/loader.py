@@ -36,7 +36,9 @@ PROJECT = {"name": "platform", "runtime": {"name": "python", "options": {"virtua
 # Values that must be encrypted: `pulumi config set --secret`.
 SECRETS = frozenset({"platform:lake_sas"})
 # Configuration keys of the provider azure-native that a stack file may set.
-PLACE = frozenset({f"azure-native:{key}" for key in ("location", "subscriptionId", "tenantId")})
+PROVIDER_KEYS = frozenset(
+    {f"azure-native:{key}" for key in ("location", "subscriptionId", "tenantId")}
+)
 # Pulumi's ciphertext: base64, optionally after a version and a nonce. A SAS does not match.
 _CIPHERTEXT = re.compile(r"[A-Za-z0-9+/:=_-]+")
 _DECIMAL = re.compile(r"-?(0|[1-9]\d*)")
@@ -180,7 +182,7 @@ def _reference(settings: Settings, document: Document, folder: Path) -> Iterator
     if not registry.stack or registry.resource_group:
         return
     try:
-        maker = declared(files.needed(stacks, settings.environment), folder)
+        maker = declared(files.required_stack(stacks, settings.environment), folder)
     except UserError as refused:
         yield from refused.problems
         return

@@ -49,7 +49,7 @@ def environments(folder: Path) -> tuple[str, ...]:
     return tuple(name for name, stack in read(folder).items() if not stack.makes_registry)
 
 
-def needed(stacks: Mapping[str, Stack], name: str) -> str:
+def required_stack(stacks: Mapping[str, Stack], name: str) -> str:
     """Return the stack that must be deployed before `name`; "" if there is none.
 
     Raise UserError if that stack creates no registry.
@@ -82,5 +82,5 @@ def ordered(root: Path) -> tuple[str, ...]:
             )
     line = sorted(stacks, key=lambda name: (after.get(name, len(after)), name))
     environments = [name for name in line if not stacks[name].makes_registry]
-    order = [part for name in environments for part in (needed(stacks, name), name) if part]
+    order = [part for name in environments for part in (required_stack(stacks, name), name) if part]
     return tuple(dict.fromkeys([*order, *line]))

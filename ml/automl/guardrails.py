@@ -166,7 +166,7 @@ def _explained(a: Values, b: Values, weights: Values) -> float:
 def _of_validation(problem: Problem) -> Iterator[Finding]:
     """Yield findings on validation rows: duplicates of training rows, shared groups, time order."""
     choices = problem.job.choices
-    if actual := _repeated(problem, *problem.folds[0]):
+    if actual := _duplicates(problem, *problem.folds[0]):
         yield "validation", f"{actual} validation rows {ARE_FITTED}"
     for column in problem.table.columns:
         actual = ""
@@ -177,7 +177,7 @@ def _of_validation(problem: Problem) -> Iterator[Finding]:
         elif column.name == choices.time or column.order:
             actual = _of_time(problem, column, is_named=column.name == choices.time)
         elif not choices.time:
-            actual = _hangs_together(problem, column)
+            actual = _possible_group(problem, column)
         if actual:
             yield "validation", f"{column.name}{actual}"
 
@@ -187,7 +187,7 @@ def _of_test(problem: Problem) -> Iterator[Finding]:
     sets, choices = (problem.fitted, problem.test), problem.job.choices
     if not len(problem.test):
         return
-    if actual := _repeated(problem, *sets):
+    if actual := _duplicates(problem, *sets):
         yield "test", f"{actual} test rows {ARE_FITTED}"
     for column in problem.table.columns:
         if column.name == choices.group and (values := _shared(problem, column, *sets)[1]):
@@ -197,14 +197,14 @@ def _of_test(problem: Problem) -> Iterator[Finding]:
             )
         if column.name == choices.time:
             times = validation.times(problem.table, column.name)
-            if early := _early(times, *sets):
+            if early := _not_later_count(times, *sets):
                 actual = (
                     f"{early} of the {len(problem.test)} test rows are not later than training rows"
                 )
                 yield "test", f"{column.name} ({TIME}): {actual}"
 
 
-def _repeated(problem: Problem, fitted: Rows, validation_rows: Rows) -> str:
+def _duplicates(problem: Problem, fitted: Rows, validation_rows: Rows) -> str:
     """Return "N of the M" if N of M validation rows duplicate training rows, or "" if too few."""
     if not len(validation_rows):
         return ""
@@ -258,7 +258,7 @@ def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
     fitted, validation_rows = problem.folds[0]
     if not np.isfinite(times).all():
         return ""
-    early = _early(times, fitted, validation_rows)
+    early = _not_later_count(times, fitted, validation_rows)
     if early <= (0 if is_named else SHARED * len(validation_rows)):
         return ""
     if not (problem.shuffled or is_named) and not _neighbours_are_alike(problem, times):
@@ -271,7 +271,7 @@ def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
     return f": a time, and {actual}; if rows are ordered by it: tags: {{{TIME}: {column.name}}}"
 
 
-def _early(times: Values, fitted: Rows, validation_rows: Rows) -> int:
+def _not_later_count(times: Values, fitted: Rows, validation_rows: Rows) -> int:
     """Return the number of validation rows that are not later than all training rows."""
     return int((times[validation_rows] <= times[fitted].max()).sum())
 
@@ -297,7 +297,7 @@ def _shared(
     return len(both) / max(1, len(validation_rows)), both.nunique()
 
 
-def _hangs_together(problem: Problem, column: Column) -> str:
+def _possible_group(problem: Problem, column: Column) -> str:
     """Return why the column may define groups that are in both training and validation; or ""."""
     values = problem.table.frame[column.name].iloc[problem.fitted]
     if column.kind == "float" or column.feature in ("words", "date"):

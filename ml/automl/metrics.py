@@ -19,29 +19,35 @@ Defined = Mapping[str, Callable[[], float]]
 
 
 def defined(
-    task: Task, labels: NDArray[Any], answers: NDArray[np.float64], classes: int, spread: float
+    task: Task,
+    labels: NDArray[Any],
+    answers: NDArray[np.float64],
+    classes: int,
+    target_range: float,
 ) -> Defined:
     """Return the name of each metric that is defined on these rows → a function that computes it.
 
     `answers` are predictions as from `Fitted.predict`; `classes` is the number of classes. A
-    regression's errors are divided by `spread`, the range of the target in all rows.
+    regression's errors are divided by `target_range`, the range of the target in all rows.
     """
     if task == "regression":
-        return _regression(labels, answers, spread)
+        return _regression(labels, answers, target_range)
     probabilities = answers if answers.ndim == 2 else np.column_stack([1 - answers, answers])
     # Normalize, since single-precision probabilities sum to 1 only to seven digits.
     return _classification(labels.astype(np.int64), normalized(probabilities), classes)
 
 
-def _regression(labels: NDArray[Any], answers: NDArray[np.float64], spread: float) -> Defined:
+def _regression(labels: NDArray[Any], answers: NDArray[np.float64], target_range: float) -> Defined:
     from scipy.stats import spearmanr
     from sklearn import metrics
 
     functions: dict[str, Callable[[], float]] = {
         "normalized_root_mean_squared_error": lambda: (
-            float(np.sqrt(np.mean((labels - answers) ** 2))) / spread
+            float(np.sqrt(np.mean((labels - answers) ** 2))) / target_range
         ),
-        "normalized_mean_absolute_error": lambda: float(np.mean(np.abs(labels - answers))) / spread,
+        "normalized_mean_absolute_error": lambda: (
+            float(np.mean(np.abs(labels - answers))) / target_range
+        ),
     }
     if len(labels) > 1 and np.ptp(labels) > 0:
         functions["r2_score"] = lambda: metrics.r2_score(labels, answers)

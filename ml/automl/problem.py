@@ -93,7 +93,7 @@ class Problem:
         return self.classes[1] if self.task == "binary" else ""
 
     @property
-    def spread(self) -> float:
+    def target_range(self) -> float:
         """Return the range of a regression's target in all rows; 1 for a classification."""
         return float(np.ptp(self.labels)) if self.task == "regression" else 1.0
 
@@ -120,7 +120,7 @@ class Problem:
         return answers if target is None else answers * target["deviation"] + target["mean"]
 
     @property
-    def answered(self) -> dict[str, Any]:
+    def prediction_fields(self) -> dict[str, Any]:
         """Return the fields of members.json that describe the predictions."""
         target = self.target
         about: dict[str, Any] = {"task": self.task, "positive": self.positive}
@@ -130,7 +130,7 @@ class Problem:
         """Return the content of columns.json, with encodings fitted to these rows; cached."""
         classes = self.classes if self.task == "multiclass" else ()
         args = (self.table, self.standardized(self.labels), rows, classes, self.job.choices)
-        return self.once(lambda: encoding.fit(*args), "encoding", rows)
+        return self.cached(lambda: encoding.fit(*args), "encoding", rows)
 
     def numbers(
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = True
@@ -163,9 +163,9 @@ class Problem:
         labels = self.standardized(self.labels) if are_fitted else None
         args = (self.table, document, rows, labels)
         name = f"{'fitted' if are_fitted else 'answered'} {json.dumps(document)}"
-        return self.once(lambda: encoding.matrix(*args), name, rows)
+        return self.cached(lambda: encoding.matrix(*args), name, rows)
 
-    def once(self, compute: Callable[[], Value], name: str, rows: Rows) -> Value:
+    def cached(self, compute: Callable[[], Value], name: str, rows: Rows) -> Value:
         """Return the result of `compute`, cached for all trials under `name` and these rows."""
         return self.cache.get_or_compute(compute, self.source, name, rows.tobytes())
 
@@ -176,7 +176,7 @@ class Problem:
     def metrics(self, rows: Rows, answers: NDArray[np.float64]) -> metrics.Defined:
         """Return Azure ML's metrics of the rows' predictions: name → function that computes it."""
         labels, classes = self.labels[rows], len(self.classes)
-        return metrics.defined(self.task, labels, answers, classes, self.spread)
+        return metrics.defined(self.task, labels, answers, classes, self.target_range)
 
     def score(self, rows: Rows, answers: NDArray[np.float64]) -> dict[str, float]:
         """Return the template's and Azure ML's metrics of the rows' predictions, by name."""
@@ -237,7 +237,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
             actual, hint = f"no row of {source} has a `{job.target}`", f"fill in `{job.target}`"
             stop("no-label", actual, "labelled rows to compute the metrics on", hint)
     table = tables.as_table(
-        reading.together([{str(name): value for name, value in part.items()} for part in parts]),
+        reading.concatenate([{str(name): value for name, value in part.items()} for part in parts]),
         choices,
         target=job.target,
         regression=not is_class,

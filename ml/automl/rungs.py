@@ -25,7 +25,7 @@ def size(train: Rows) -> int:
     return 0 if len(train) < MANY_ROWS else max(FEWEST_ROWS, int(SHARE * len(train)))
 
 
-def why_last(rows: int, value: float, predictions: Path) -> str:
+def early_stop_reason(rows: int, value: float, predictions: Path) -> str:
     """Return why a trial must stop early; "" if it continues.
 
     `rows` is the size of the sample, `value` the trial's score on it (higher is better), which is

@@ -137,7 +137,7 @@ def _fit(
         out_of_fold = OutOfFoldPredictions(
             [validation], [model.predict(validation)], problem.labels
         )
-        if why := rungs.why_last(size, problem.value(out_of_fold), predictions):
+        if why := rungs.early_stop_reason(size, problem.value(out_of_fold), predictions):
             return _saved(
                 model, family, folder, Trial(out_of_fold, sample, {**notes, "stopped": why})
             )
@@ -274,11 +274,11 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
     folder.mkdir(parents=True, exist_ok=True)
     member: dict[str, Any] = {"file": model.fitted.save(folder), "weight": 1.0}
     folders.write_json(folder / COLUMNS, model.document)
-    folders.write(folder, problem.answered, [member])
+    folders.write(folder, problem.prediction_fields, [member])
     rows = problem.folds[0][1][:COMPARED]
     numbers = problem.matrix(model.document, rows).astype(np.float64)
     served = encoding.columns(model.document).predict_imputed(Members(folder).predict, numbers)
-    folders.compare(model.predict(rows), served, problem.spread, in_steps=family.in_steps)
+    folders.compare(model.predict(rows), served, problem.target_range, in_steps=family.in_steps)
     if problem.task == "regression":
         return trial
     args = (trial.out_of_fold, problem.value, problem.job.seed, problem.table.weights)
@@ -286,7 +286,7 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
     if calibration is None:
         return trial
     member["calibration"] = dict(calibration)
-    folders.write(folder, problem.answered, [member])
+    folders.write(folder, problem.prediction_fields, [member])
     return replace(trial, out_of_fold=out_of_fold, notes={**trial.notes, "calibration": sentence})
 
 
@@ -326,7 +326,7 @@ def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     weights = ensembles.choose([member.out_of_fold for member in members], problem.value)
     of_folders = {members[index].folder: weight for index, weight in weights.items()}
     entries = ensembles.gather(of_folders, folder)
-    folders.write(folder, problem.answered, entries)
+    folders.write(folder, problem.prediction_fields, entries)
     chosen = [members[index].out_of_fold for index in weights]
     return Trial(ensembles.mean(chosen, list(weights.values())), problem.fitted)
 
@@ -370,13 +370,13 @@ def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     entries = ensembles.gather({member.folder: 1 / len(members) for member in members}, folder)
     file = folder / meta.save(folder)
     file = file.rename(file.with_stem("meta"))
-    folders.write(folder, problem.answered, entries, file.name)
+    folders.write(folder, problem.prediction_fields, entries, file.name)
     document = json.loads((folder / COLUMNS).read_text(encoding="utf-8"))
     rows = problem.matrix(document, problem.folds[0][1][:COMPARED]).astype(np.float64)
     served = Members(folder)
     of_members = np.column_stack(served.answers(rows)).astype(np.float32)
     original = problem.in_units(meta.predict(of_members))
-    folders.compare(original, served.predict(rows), problem.spread, in_steps=False)
+    folders.compare(original, served.predict(rows), problem.target_range, in_steps=False)
     return Trial(cross_fitted, problem.fitted)
 
 
@@ -405,7 +405,7 @@ def _facts(
         "folds": folds,
         "rows": {"fitted": len(trial.fitted), "test": len(problem.test)},
         "test": tested,
-        "trained_on": problem.once(
+        "trained_on": problem.cached(
             lambda: content(values, problem.labels_of(trial.fitted), trial.fitted),
             "content",
             trial.fitted,
@@ -414,7 +414,7 @@ def _facts(
         if len(validation)
         else "",
         "columns": [{**vars(column), "used": column.used} for column in problem.table.columns],
-        "guardrails": problem.once(
+        "guardrails": problem.cached(
             lambda: guardrails.report(problem, document), "guardrails", trial.fitted
         ),
         "notes": dict(trial.notes),

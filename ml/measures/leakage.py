@@ -111,23 +111,23 @@ def features(
     Do not use it for pairs of a ranking: few are right, so a good similarity scores like a leak.
     Raises ValueError if shapes differ, or if the target is missing or constant.
     """
-    rows, answers, sides = _checked(table, target, names)
-    kind = f"feature.{_measure(sides)}"
+    rows, answers, class_masks = _checked(table, target, names)
+    kind = f"feature.{_measure(class_masks)}"
     checks = []
     for number, (name, column) in enumerate(zip(names, rows.T, strict=True)):
         cells = _cells(column, number in categorical)
         value = max(
-            _score(predicted[:, None], side, [side] if sides else [])
-            for side in sides or [answers]
+            _score(predicted[:, None], side, [side] if class_masks else [])
+            for side in class_masks or [answers]
             for predicted in (column, -column, _means(cells, side))
         )
-        actual = f"{name} alone: {_measure(sides)} {value:.4f}"
+        actual = f"{name} alone: {_measure(class_masks)} {value:.4f}"
         checks.append(Check(kind, name, value, len(rows), actual))
     checks.sort(key=lambda check: -check.value)
     return [check for check in checks if warning(check)] or checks[:1]
 
 
-def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple[Check, Check]:
+def joint_checks(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple[Check, Check]:
     """Check how well the three most important features, and all features, predict the target.
 
     The value is the AUC (the mean one-vs-rest AUC of several classes) or the correlation, of the
@@ -139,17 +139,19 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
     from sklearn.linear_model import LinearRegression
     from sklearn.model_selection import KFold, cross_val_predict
 
-    rows, answers, sides = _checked(table, target, names)
+    rows, answers, class_masks = _checked(table, target, names)
     # Sample each class separately, which keeps rare classes and does not change the AUC.
-    classes = [answers == value for value in np.unique(answers)] if sides else [answers == answers]
+    classes = (
+        [answers == value for value in np.unique(answers)] if class_masks else [answers == answers]
+    )
     drawn = np.concatenate(
         [
             rows[:: -(-len(rows) * len(classes) // MOST_ROWS)]
             for rows in map(np.flatnonzero, classes)
         ]
     )
-    rows, answers, sides = rows[drawn], answers[drawn], [side[drawn] for side in sides]
-    wanted = np.column_stack(sides or [answers / np.abs(answers).max()]).astype(np.float64)
+    rows, answers, class_masks = rows[drawn], answers[drawn], [side[drawn] for side in class_masks]
+    wanted = np.column_stack(class_masks or [answers / np.abs(answers).max()]).astype(np.float64)
     ranked = np.column_stack([_ranks(column) for column in rows.T])
     scaled = np.nan_to_num(rows / np.maximum(np.nanmax(np.abs(rows), axis=0, initial=0), 1e-300))
     folds = KFold(FOLDS, shuffle=True, random_state=0)
@@ -166,7 +168,7 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
         ).fit(ranked[:, columns], np.squeeze(wanted))
         linear = cross_val_predict(LinearRegression(), scaled[:, columns], wanted, cv=folds)
         value = max(
-            _score(np.reshape(predicted, wanted.shape), answers, sides)
+            _score(np.reshape(predicted, wanted.shape), answers, class_masks)
             for predicted in (trees.oob_prediction_, linear)
         )
         return value, np.argsort(-trees.feature_importances_, kind="stable")
@@ -174,10 +176,13 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
     full, order = best(np.arange(len(names)))
     chosen = np.sort(order[:JOINT])
     value, joined = best(chosen)[0], " + ".join(names[number] for number in chosen)
-    actual, kind = f"{joined} together: {_measure(sides)} {value:.4f}", f"joint.{_measure(sides)}"
+    actual, kind = (
+        f"{joined} together: {_measure(class_masks)} {value:.4f}",
+        f"joint.{_measure(class_masks)}",
+    )
     joint = Check(kind, joined, value, len(rows), actual)
-    actual = f"all features together, most of all {joined}: {_measure(sides)} {full:.4f}"
-    return joint, Check(f"model.{_measure(sides)}", "all features", full, len(rows), actual)
+    actual = f"all features together, most of all {joined}: {_measure(class_masks)} {full:.4f}"
+    return joint, Check(f"model.{_measure(class_masks)}", "all features", full, len(rows), actual)
 
 
 def model(scores: ArrayLike, target: ArrayLike, split: str, classes: Sequence[str] = ()) -> Check:
@@ -187,8 +192,8 @@ def model(scores: ArrayLike, target: ArrayLike, split: str, classes: Sequence[st
     """
     answers = np.asarray(target)
     columns = np.asarray(scores, np.float64).reshape(len(answers), -1)
-    sides = [answers == name for name in classes] or _sides(answers)
-    return _of_model(_score(columns, answers, sides), split, len(answers), sides)
+    class_masks = [answers == name for name in classes] or _class_masks(answers)
+    return _of_model(_score(columns, answers, class_masks), split, len(answers), class_masks)
 
 
 def shared(train: Collection[str], test: Sequence[str], by: str) -> Check:
@@ -248,28 +253,28 @@ def _ranks(values: Values) -> Values:
     return np.asarray((last - (counts - 1) / 2)[inverse], np.float64)
 
 
-Sides = Sequence[NDArray[np.bool_]]
+ClassMasks = Sequence[NDArray[np.bool_]]
 
 
-def _of_model(value: float, split: str, count: int, sides: Sides) -> Check:
-    actual = f"the model on {split}: {_measure(sides)} {value:.4f}"
-    return Check(f"model.{_measure(sides)}", split, value, count, actual)
+def _of_model(value: float, split: str, count: int, class_masks: ClassMasks) -> Check:
+    actual = f"the model on {split}: {_measure(class_masks)} {value:.4f}"
+    return Check(f"model.{_measure(class_masks)}", split, value, count, actual)
 
 
-def _measure(sides: Sides) -> str:
-    return "auc" if sides else "correlation"
+def _measure(class_masks: ClassMasks) -> str:
+    return "auc" if class_masks else "correlation"
 
 
 def _checked(
     table: ArrayLike, target: ArrayLike, names: Sequence[str]
-) -> tuple[Values, NDArray[Any], Sides]:
+) -> tuple[Values, NDArray[Any], ClassMasks]:
     rows, answers = np.asarray(table, np.float64), np.asarray(target)
     if rows.ndim != 2 or rows.shape != (len(answers), len(names)) or not names:
         raise ValueError(f"{rows.shape} values, expected {len(answers)} rows of {len(names)}")
-    return rows, answers, _sides(answers)
+    return rows, answers, _class_masks(answers)
 
 
-def _sides(answers: NDArray[Any]) -> Sides:
+def _class_masks(answers: NDArray[Any]) -> ClassMasks:
     """Return a row mask per class for one-vs-rest AUCs, or [] for a numeric target."""
     classes, codes, counts = np.unique(answers, return_inverse=True, return_counts=True)
     if len(classes) < 2:
@@ -311,11 +316,11 @@ def _means(cells: NDArray[np.int64], answers: NDArray[Any]) -> Values:
     return means[cells, folds]
 
 
-def _score(columns: Values, answers: NDArray[Any], sides: Sides) -> float:
+def _score(columns: Values, answers: NDArray[Any], class_masks: ClassMasks) -> float:
     """Return the mean AUC over the classes (one column each), or for numbers the correlation."""
-    if not sides:
+    if not class_masks:
         return _correlation(columns[:, 0], answers)
-    pairs = zip(columns.T[-len(sides) :], sides, strict=True)
+    pairs = zip(columns.T[-len(class_masks) :], class_masks, strict=True)
     return float(
         np.mean([_auc(column, side) for column, side in pairs if 0 < side.sum() < len(side)])
     )

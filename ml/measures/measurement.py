@@ -22,8 +22,8 @@ from ml.measures.contributions import Contributions
 from ml.measures.evaluation import Prediction, Request, write_evaluation
 from ml.measures.fairness import differences
 from ml.measures.leakage import features as leaking_features
+from ml.measures.leakage import joint_checks, shared, warning
 from ml.measures.leakage import model as of_model
-from ml.measures.leakage import shared, together, warning
 from ml.measures.metrics import CustomMetric, Metric, ScoredRows, estimates, values
 from ml.measures.reference import Columns, write_reference
 from ml.measures.schema import (
@@ -179,8 +179,8 @@ def evaluate(
     checks = [*_overlaps(training.rows, tests, identified_by), *leakage]
     if kind.target is not None and features.names:
         taken = features.inputs or features
-        checks += strong(taken, tests[first], first, classes)
-        checks += together(taken.table, tests[first].labels, list(taken.names))
+        checks += feature_and_model_checks(taken, tests[first], first, classes)
+        checks += joint_checks(taken.table, tests[first].labels, list(taken.names))
     warn(checks)
     if baseline is None:
         baseline = _constant(task, primary_metric, training.rows, splits, classes, custom_metrics)
@@ -248,7 +248,9 @@ def evaluate(
     return evaluation
 
 
-def strong(features: Features, rows: Rows, split: str, classes: Sequence[str]) -> list[Check]:
+def feature_and_model_checks(
+    features: Features, rows: Rows, split: str, classes: Sequence[str]
+) -> list[Check]:
     """Return the leakage checks of each feature alone and of the model, on the rows of a split."""
     checks = leaking_features(
         features.table, rows.labels, list(features.names), features.categorical

@@ -90,21 +90,21 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """The result of a program: the JSON that it printed, or an error."""
 
     json: Any = None
     error: str = ""
 
 
-Ask = Callable[[Sequence[str]], Answer]
+RunJson = Callable[[Sequence[str]], CommandResult]
 
 
-def ask(words: Sequence[str]) -> Answer:
+def run_json(words: Sequence[str]) -> CommandResult:
     """Run a read-only command with a timeout of a minute; return its JSON or the error."""
     program = shutil.which(words[0])
     if program is None:
-        return Answer(error=f"`{words[0]}` is not installed")
+        return CommandResult(error=f"`{words[0]}` is not installed")
     try:
         process = subprocess.run(
             [program, *words[1:]],
@@ -114,14 +114,16 @@ def ask(words: Sequence[str]) -> Answer:
             timeout=60,
         )
     except subprocess.TimeoutExpired:
-        return Answer(error=f"`{words[0]}` timed out after a minute")
+        return CommandResult(error=f"`{words[0]}` timed out after a minute")
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if line.strip()]
-        return Answer(error=lines[-1].strip()[:200] if lines else f"exit {process.returncode}")
+        return CommandResult(
+            error=lines[-1].strip()[:200] if lines else f"exit {process.returncode}"
+        )
     try:
-        return Answer(json.loads(process.stdout) if process.stdout.strip() else {})
+        return CommandResult(json.loads(process.stdout) if process.stdout.strip() else {})
     except ValueError:
-        return Answer(error=f"`{words[0]}` printed no JSON")
+        return CommandResult(error=f"`{words[0]}` printed no JSON")
 
 
 def machine(root: Path) -> Iterator[Check]:
@@ -165,9 +167,9 @@ def placeholders(root: Path) -> Iterator[Check]:
     yield _check("placeholders", fault, fix, "none is left", is_error=False)
 
 
-def azure(stacks: Sequence[Stack], ask: Ask = ask) -> Iterator[Check]:
+def azure(stacks: Sequence[Stack], run_json: RunJson = run_json) -> Iterator[Check]:
     """Check the sign-in, then each environment's workspace and free cores."""
-    account = ask(("az", "account", "show", "--output", "json", "--only-show-errors"))
+    account = run_json(("az", "account", "show", "--output", "json", "--only-show-errors"))
     if account.error:
         yield Check("azure sign-in", "warning", account.error, _fix("az", account, "az login"))
         return
@@ -176,20 +178,20 @@ def azure(stacks: Sequence[Stack], ask: Ask = ask) -> Iterator[Check]:
     for stack in stacks:
         base = f"/subscriptions/{stack.subscription}"
         group = f"{base}/resourceGroups/{stack.group}/{WORKSPACES}"
-        workspace = _rest(ask, f"{group}/workspaces/{stack.workspace}")
+        workspace = _rest(run_json, f"{group}/workspaces/{stack.workspace}")
         fix = f"infra doctor {stack.name}; pulumi up --stack {stack.name} creates it"
         name, words = f"workspace {stack.name}", stack.workspace
         yield _check(name, workspace.error, fix, words, is_error=False)
-        usages = _rest(ask, f"{base}/{WORKSPACES}/locations/{stack.location}/usages")
+        usages = _rest(run_json, f"{base}/{WORKSPACES}/locations/{stack.location}/usages")
         yield _quota(stack, usages)
 
 
-def _rest(ask: Ask, path: str) -> Answer:
+def _rest(run_json: RunJson, path: str) -> CommandResult:
     url = f"https://management.azure.com{path}?{API}"
-    return ask(("az", "rest", "--method", "get", "--url", url, "--only-show-errors"))
+    return run_json(("az", "rest", "--method", "get", "--url", url, "--only-show-errors"))
 
 
-def _quota(stack: Stack, usages: Answer) -> Check:
+def _quota(stack: Stack, usages: CommandResult) -> Check:
     name, fix = f"quota {stack.name}", f"infra doctor {stack.name} says what each cluster needs"
     if usages.error:
         return Check(name, "warning", usages.error, fix)
@@ -204,9 +206,11 @@ def _quota(stack: Stack, usages: Answer) -> Check:
     return Check(name, "ok", words) if free > 0 else Check(name, "warning", words, fix)
 
 
-def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator[Check]:
+def github(
+    repository: str, stacks: Sequence[Stack], run_json: RunJson = run_json
+) -> Iterator[Check]:
     """Check the repository's settings on GitHub: permissions, rulesets, environments, the app."""
-    settings = ask(("gh", "api", f"repos/{repository}"))
+    settings = run_json(("gh", "api", f"repos/{repository}"))
     if settings.error:
         fix = _fix("gh", settings, f"gh auth login; or platform:repository is not {repository}")
         yield Check("github", "warning", settings.error, fix)
@@ -217,19 +221,19 @@ def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator
         fix = f"gh api --method PATCH repos/{repository} -f default_branch={MAIN}"
         actual = f"it is {branch}, but the workflows and environments require {MAIN}"
         yield Check("default branch", "error", actual, fix)
-    yield _rights(repository, ask)
-    yield (_forks if settings.json.get("private") is True else _strangers)(repository, ask)
-    apps = _apps(repository, ask)
-    yield from _protection(repository, apps, ask)
-    yield from _rulesets(repository, apps, ask)
+    yield _rights(repository, run_json)
+    yield (_forks if settings.json.get("private") is True else _fork_approval)(repository, run_json)
+    apps = _apps(repository, run_json)
+    yield from _protection(repository, apps, run_json)
+    yield from _rulesets(repository, apps, run_json)
     for stack in stacks:
         for name, reviewers in stack.github.items():
             fix = f"infra bootstrap {stack.name} --run"
-            yield _environment(repository, name, reviewers, fix, ask)
-    yield _environment(repository, BOT, (), "infra bootstrap --run", ask)
-    yield _app(repository, ask)
+            yield _environment(repository, name, reviewers, fix, run_json)
+    yield _environment(repository, BOT, (), "infra bootstrap --run", run_json)
+    yield _app(repository, run_json)
     if private := [stack.name for stack in stacks if stack.private]:
-        yield _runner(repository, private, ask)
+        yield _runner(repository, private, run_json)
 
 
 # Labels of GitHub-hosted runners, from
@@ -239,11 +243,11 @@ _HOSTED = re.compile(
 )
 
 
-def _runner(repository: str, stacks: Sequence[str], ask: Ask) -> Check:
+def _runner(repository: str, stacks: Sequence[str], run_json: RunJson) -> Check:
     """Check that the variable RUNNER names a self-hosted runner, which private stacks need."""
     label = ""
     for kind in ("variables", "organization-variables"):
-        answer = ask(("gh", "api", f"repos/{repository}/actions/{kind}?per_page=100"))
+        answer = run_json(("gh", "api", f"repos/{repository}/actions/{kind}?per_page=100"))
         named = [] if answer.error else answer.json.get("variables") or ()
         if label := next((item["value"] for item in named if item.get("name") == "RUNNER"), ""):
             if _HOSTED.fullmatch(label):
@@ -256,9 +260,9 @@ def _runner(repository: str, stacks: Sequence[str], ask: Ask) -> Check:
     return Check("runner", "warning", actual, fix)
 
 
-def _rights(repository: str, ask: Ask) -> Check:
+def _rights(repository: str, run_json: RunJson) -> Check:
     path = f"repos/{repository}/actions/permissions/workflow"
-    answer, name = ask(("gh", "api", path)), "workflows' token"
+    answer, name = run_json(("gh", "api", path)), "workflows' token"
     fix = (
         f"gh api --method PUT {path} -f default_workflow_permissions=read"
         " -F can_approve_pull_request_reviews=false"
@@ -272,10 +276,10 @@ def _rights(repository: str, ask: Ask) -> Check:
     return Check(name, "ok", "reads, and approves nothing")
 
 
-def _strangers(repository: str, ask: Ask) -> Check:
+def _fork_approval(repository: str, run_json: RunJson) -> Check:
     """Check, for a public repository, that workflows of outside contributors need an approval."""
     path = f"repos/{repository}/actions/permissions/fork-pr-contributor-approval"
-    answer, name, everybody = ask(("gh", "api", path)), "forks", "all_external_contributors"
+    answer, name, everybody = run_json(("gh", "api", path)), "forks", "all_external_contributors"
     if answer.error:
         return Check(name, "warning", answer.error, "ask an administrator of the repository")
     if answer.json.get("approval_policy") != everybody:
@@ -284,10 +288,14 @@ def _strangers(repository: str, ask: Ask) -> Check:
     return Check(name, "ok", "checks of strangers wait for an approval")
 
 
-def _forks(repository: str, ask: Ask) -> Check:
+def _forks(repository: str, run_json: RunJson) -> Check:
     """Check, for a private repository, that workflows of forks get no secrets or write token."""
     path = f"repos/{repository}/actions/permissions/fork-pr-workflows-private-repos"
-    answer, name, runs = ask(("gh", "api", path)), "forks", "run_workflows_from_fork_pull_requests"
+    answer, name, runs = (
+        run_json(("gh", "api", path)),
+        "forks",
+        "run_workflows_from_fork_pull_requests",
+    )
     if answer.error:
         return Check(name, "warning", answer.error, "ask an administrator of the repository")
     gifts = ("send_write_tokens_to_workflows", "send_secrets_and_variables")
@@ -299,12 +307,12 @@ def _forks(repository: str, ask: Ask) -> Check:
     return Check(name, "ok", "checks of forks get no secret, and a token that reads")
 
 
-def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:
+def _protection(repository: str, apps: Mapping[str, Any], run_json: RunJson) -> Iterator[Check]:
     """Check the requirements of main's rulesets; ignore rulesets that somebody may bypass."""
-    rules = ask(("gh", "api", f"repos/{repository}/rules/branches/{MAIN}?per_page=100"))
+    rules = run_json(("gh", "api", f"repos/{repository}/rules/branches/{MAIN}?per_page=100"))
     listed = rules.json if isinstance(rules.json, list) else []
     rulesets = {
-        id: ask(("gh", "api", f"repos/{repository}/rulesets/{id}"))
+        id: run_json(("gh", "api", f"repos/{repository}/rulesets/{id}"))
         for id in {rule.get("ruleset_id") for rule in listed}
     }
     bypassed = [
@@ -346,10 +354,10 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
         yield _check(name, "" if holds else f"not required: {words}", where, words)
 
 
-def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:
+def _rulesets(repository: str, apps: Mapping[str, Any], run_json: RunJson) -> Iterator[Check]:
     """Check the rulesets that `infra bootstrap` creates for tags and for the app's branches."""
     path, fix = f"repos/{repository}/rulesets", "infra bootstrap --run"
-    answer = ask(("gh", "api", f"{path}?includes_parents=false&per_page=100"))
+    answer = run_json(("gh", "api", f"{path}?includes_parents=false&per_page=100"))
     ids = {ruleset.get("name"): ruleset.get("id") for ruleset in answer.json or ()}
     for ruleset in RULESETS:
         if ruleset == OF_MAIN:
@@ -359,16 +367,16 @@ def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Ch
             actual = answer.error or f"there is none for {', '.join(ruleset.names)}"
             yield Check(name, "error", actual, fix)
             continue
-        details = ask(("gh", "api", f"{path}/{ids[ruleset.name]}"))
+        details = run_json(("gh", "api", f"{path}/{ids[ruleset.name]}"))
         differences = [details.error] if details.error else ruleset.differences(details.json, apps)
         words = f"applies to {', '.join(ruleset.names)}"
         yield _check(name, "; ".join(differences), fix, words)
 
 
-def _apps(repository: str, ask: Ask) -> dict[str, Any]:
+def _apps(repository: str, run_json: RunJson) -> dict[str, Any]:
     """Return the ids of the GitHub Actions app and of the team's app; None if unknown."""
-    actions = ask(("gh", "api", "apps/github-actions"))
-    variables = ask(("gh", "api", f"repos/{repository}/environments/{BOT}/variables"))
+    actions = run_json(("gh", "api", "apps/github-actions"))
+    variables = run_json(("gh", "api", f"repos/{repository}/environments/{BOT}/variables"))
     values = {
         variable.get("name"): str(variable.get("value"))
         for variable in ([] if variables.error else variables.json.get("variables") or ())
@@ -381,28 +389,28 @@ def _apps(repository: str, ask: Ask) -> dict[str, Any]:
 
 
 def _environment(
-    repository: str, name: str, reviewers: tuple[str, ...], fix: str, ask: Ask
+    repository: str, name: str, reviewers: tuple[str, ...], fix: str, run_json: RunJson
 ) -> Check:
     """Check that only main can use a GitHub environment, and that it has the declared reviewers."""
     path, label = f"repos/{repository}/environments/{name}", f"environment {name}"
-    answer = ask(("gh", "api", path))
+    answer = run_json(("gh", "api", path))
     if answer.error:
         return Check(label, "error", answer.error, fix)
-    policies = ask(("gh", "api", f"{path}/deployment-branch-policies?per_page=100"))
+    policies = run_json(("gh", "api", f"{path}/deployment-branch-policies?per_page=100"))
     differences = [*environment_differences(answer.json, reviewers)]
     differences += [policies.error] if policies.error else policy_differences(policies.json)
     words = f"for {MAIN} alone{', with its reviewers' if reviewers else ''}"
     return _check(label, "; ".join(differences), fix, words)
 
 
-def _app(repository: str, ask: Ask) -> Check:
+def _app(repository: str, run_json: RunJson) -> Check:
     """Check the GitHub App that opens pull requests.
 
     Without the app there is a warning, since releases work without it. It is an error if workflows
     of every branch can read the app's key.
     """
     for kind in ("secrets", "organization-secrets"):
-        answer = ask(("gh", "api", f"repos/{repository}/actions/{kind}?per_page=100"))
+        answer = run_json(("gh", "api", f"repos/{repository}/actions/{kind}?per_page=100"))
         if answer.error:
             return Check("app", "warning", answer.error, "ask an administrator of the repository")
         if _KEY in (secret.get("name") for secret in answer.json.get("secrets") or ()):
@@ -417,7 +425,7 @@ def _app(repository: str, ask: Ask) -> Check:
     where = f"repos/{repository}/environments/{BOT}"
     missing = []
     for kind, name in (("variables", "APP_ID"), ("secrets", _KEY)):
-        answer = ask(("gh", "api", f"{where}/{kind}"))
+        answer = run_json(("gh", "api", f"{where}/{kind}"))
         names = [] if answer.error else [item.get("name") for item in answer.json.get(kind) or ()]
         if name not in names:
             missing.append(name)
@@ -435,5 +443,5 @@ def _app(repository: str, ask: Ask) -> Check:
     return Check("app", "ok", "opens pull requests that start checks")
 
 
-def _fix(program: str, answer: Answer, otherwise: str) -> str:
+def _fix(program: str, answer: CommandResult, otherwise: str) -> str:
     return INSTALL[program] if "not installed" in answer.error else otherwise

@@ -29,7 +29,7 @@ _CONNECTED = frozenset(
     )
 )
 # Kind → input that may contain hosts, e-mail addresses or phone numbers; "" means every input.
-_NAMED: Mapping[str, str] = {
+_CONTACT_INPUTS: Mapping[str, str] = {
     Kind.ACTION_GROUP: "",
     Kind.BUDGET: "notifications",
     Kind.PRIVATE_ENDPOINT: "",
@@ -38,7 +38,7 @@ _NAMED: Mapping[str, str] = {
     Kind.WORKSPACE: "encryption",
 }
 # Keys of texts without a URL scheme: a host, and the alias of a private link service.
-_BARE = (("target",), ("privateLinkServiceId",))
+_SCHEMELESS_KEYS = (("target",), ("privateLinkServiceId",))
 _CLOUD = "core.windows.net"
 _USER = "properties.properties.personalComputeInstanceSettings.assignedUser.objectId"
 # The component whose inputs are settings that no Azure resource contains.
@@ -80,7 +80,7 @@ def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
     def is_known(id: str, group: str) -> bool:
         registry = _REGISTRY.match(id)
         is_shared = group.startswith(parts) or bool(registry and registry[2].lower() in registries)
-        return group in mine or is_shared or limits.knows(id)
+        return group in mine or is_shared or limits.allows_id(id)
 
     for item in items:
         for name in sorted(item.props.keys() - _OUTPUTS):
@@ -111,7 +111,7 @@ def _texts(name: str, value: Any) -> Iterator[str]:
 @RULES.resource("known-reads", "What a program reads is listed in limits.yml.", "own", _READ)
 def _reads(item: Item, limits: Limits) -> Iterator[str]:
     """Reads are a `get`, an invoke or a StackReference, whose values a preview does not know."""
-    if not limits.knows(str(item.value("id", ""))):
+    if not limits.allows_id(str(item.value("id", ""))):
         yield f"reads {item.value('id')}: add it to `given` in limits.yml, or waive it"
 
 
@@ -160,7 +160,7 @@ def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
     """
     uris = [item.value("properties.vaultUri") for item in items if item.kind == Kind.VAULT]
     used = [str(item.value("keyVault", "")) for item in items if item.kind == Kind.WORKSPACE]
-    existing = {id.rpartition("/")[2].lower() for id in used if limits.knows(id)}
+    existing = {id.rpartition("/")[2].lower() for id in used if limits.allows_id(id)}
     listed = {name.lower() for name in limits.hosts}
     listed |= {urlsplit(str(uri)).hostname or "" for uri in uris}
 
@@ -169,10 +169,10 @@ def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
         return name in listed or (vault != name and vault in existing)
 
     for item in items:
-        named = _NAMED.get(item.kind)
+        named = _CONTACT_INPUTS.get(item.kind)
         value = None if named is None else item.value(named) if named else item.props
         for keys, text in documents.strings(value):
-            host = urlsplit(text).hostname or (keys[-1:] in _BARE and text) or ""
+            host = urlsplit(text).hostname or (keys[-1:] in _SCHEMELESS_KEYS and text) or ""
             is_person = "@" in text or keys[-1:] == ("phoneNumber",)
             name = (text if is_person else host).lower()
             is_own = text == UNKNOWN or text.startswith("/subscriptions/")

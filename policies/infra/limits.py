@@ -75,7 +75,7 @@ class Limits:
     min_image_days: Days = 30  # before an untagged image is deleted
     min_restore_days: Days = 30  # in which a deletion can be undone
 
-    def knows(self, id: str) -> bool:
+    def allows_id(self, id: str) -> bool:
         """Return whether a resource id is in `given`, or below one that is; case is ignored."""
         resource_path = f"{id}/".lower()
         return any(

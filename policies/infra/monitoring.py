@@ -20,7 +20,9 @@ def _diagnostics(items: Sequence[Item], limits: Limits) -> StackFindings:
 
     def sends(setting: Item) -> bool:
         is_enabled = any(log.value("enabled") is True for log in setting.members("logs"))
-        goes_to = setting.sources("workspaceId") or limits.knows(str(setting.value("workspaceId")))
+        goes_to = setting.sources("workspaceId") or limits.allows_id(
+            str(setting.value("workspaceId"))
+        )
         return is_enabled and bool(goes_to)
 
     logged = sources_of(items, Kind.DIAGNOSTICS, "resourceUri", sends)

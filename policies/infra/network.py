@@ -284,14 +284,14 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
         Kind.DNS_LINK,
         "privateZoneName",
         lambda link: (
-            link.sources("virtualNetwork") or limits.knows(str(link.value("virtualNetwork.id")))
+            link.sources("virtualNetwork") or limits.allows_id(str(link.value("virtualNetwork.id")))
         ),
     )
     for item in items:
         if item.kind == Kind.DNS_GROUP:
             used = item.uses.get("privateDnsZoneConfigs", ())
             central = [str(zone.value("privateDnsZoneId")) for zone in _zones(item)]
-            if not used and central and all(map(limits.knows, central)):
+            if not used and central and all(map(limits.allows_id, central)):
                 continue  # the owner links central zones, which `infra doctor` checks
             if not used or any(urn not in zones for urn in used):
                 yield (
@@ -310,7 +310,7 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
 def _workspace_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
     zones = {item.resource_name for item in items if item.kind == Kind.DNS_ZONE}
     central = [str(zone.value("privateDnsZoneId")) for item in items for zone in _zones(item)]
-    zones |= {id.rpartition("/")[2] for id in central if limits.knows(id)}
+    zones |= {id.rpartition("/")[2] for id in central if limits.allows_id(id)}
     for item in items:
         if item.kind == Kind.WORKSPACE and not limits.dns_by_policy:
             yield from (

@@ -44,7 +44,7 @@ from policies.infra.rule import AZURE, UNKNOWN, Item, Kind, Rule
 from policies.waivers import RuleWaiver, rule_waivers
 
 # Name of the advisory policies that report violations which a waiver or limits.yml exempts.
-SET_ASIDE = "set-aside"
+EXEMPTED = "set-aside"
 _RULES: tuple[Rule, ...] = (
     *resources.RULES,
     *workspace.RULES,
@@ -59,7 +59,7 @@ _RULES: tuple[Rule, ...] = (
 
 
 def _own_rules() -> Iterator[Rule]:
-    taken = {rule.name for rule in _RULES} | {SET_ASIDE}
+    taken = {rule.name for rule in _RULES} | {EXEMPTED}
     for module in plug_ins.load("infrastructure-rules"):
         names = [rule.name for rule in module.RULES]
         plug_ins.check_names("rule", names, taken, module)
@@ -197,29 +197,29 @@ def policies() -> list[Policy]:
     """Return one CrossGuard policy per rule, and two that report exempted violations."""
     context = load()
 
-    def set_aside(args: ResourceValidationArgs, report: ReportViolation) -> None:
-        _report(violations(context, _item(args)), report, set_aside=True)
+    def report_exempted(args: ResourceValidationArgs, report: ReportViolation) -> None:
+        _report(violations(context, _item(args)), report, exempted=True)
 
-    def set_aside_in_stack(args: StackValidationArgs, report: ReportViolation) -> None:
-        _report(violations(context, None, _items(args)), report, set_aside=True)
+    def report_exempted_in_stack(args: StackValidationArgs, report: ReportViolation) -> None:
+        _report(violations(context, None, _items(args)), report, exempted=True)
 
-    name, advice = SET_ASIDE, EnforcementLevel.ADVISORY
+    name, advice = EXEMPTED, EnforcementLevel.ADVISORY
     title = "Rejections that a waiver or limits.yml overrides."
     return [
         *(_policy(context, rule) for rule in RULES),
-        ResourceValidationPolicy(name, title, set_aside, enforcement_level=advice),
-        StackValidationPolicy(f"{name}-whole", title, set_aside_in_stack, enforcement_level=advice),
+        ResourceValidationPolicy(name, title, report_exempted, enforcement_level=advice),
+        StackValidationPolicy(
+            f"{name}-whole", title, report_exempted_in_stack, enforcement_level=advice
+        ),
     ]
 
 
-def _report(
-    breaches: Iterable[Violation], report: ReportViolation, set_aside: bool = False
-) -> None:
-    """Report blocking violations, or with `set_aside` exempted ones with rule and exemption."""
+def _report(breaches: Iterable[Violation], report: ReportViolation, exempted: bool = False) -> None:
+    """Report blocking violations, or with `exempted` exempted ones with rule and exemption."""
     for breach in breaches:
-        if set_aside and breach.exemption:
+        if exempted and breach.exemption:
             report(f"{breach.rule}: {breach.message}; {breach.exemption}", breach.item.urn)
-        elif not set_aside and not breach.exemption:
+        elif not exempted and not breach.exemption:
             report(breach.message, breach.item.urn)
 
 

@@ -43,7 +43,7 @@ def _kind(item: Item, limits: Limits) -> Iterator[str]:
 
 
 @RULES.resource("own-provider", "Resources are made in the stack's own subscription.", "own")
-def _own_provider(item: Item, limits: Limits) -> Iterator[str]:
+def _default_provider_only(item: Item, limits: Limits) -> Iterator[str]:
     if item.provider and not item.provider.startswith(_DEFAULT):
         yield f"uses the provider `{item.provider}`, possibly with another subscription"
 

@@ -53,7 +53,7 @@ def _parts(items: Sequence[Item], limits: Limits) -> StackFindings:
     for item in items:
         for part, kind in PARTS.items() if item.kind == Kind.WORKSPACE else ():
             ours = kind in {kinds.get(urn) for urn in item.sources(part)}
-            if not ours and not limits.knows(str(item.value(part))):
+            if not ours and not limits.allows_id(str(item.value(part))):
                 hint = "nor listed as `given` in limits.yml, so no rule checks it"
                 yield item, f"`{part}` is not declared in this stack, {hint}"
 

@@ -116,7 +116,7 @@ BOUNDS = entries_of(
 
 # Projects cannot change these settings: any value but the policy's counts as looser.
 EQUAL = Kind(str, ne)
-GUESSES = Kind(Mapping[str, _VALUE], ne)
+BASELINE_SCORES = Kind(Mapping[str, _VALUE], ne)
 POINTER = Kind(str, lambda value, policy: False)
 ORDER = Kind(Names, ne)
 

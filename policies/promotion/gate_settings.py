@@ -21,12 +21,12 @@ from policies.promotion.gate import (
     ALLOW_LIST,
     AT_LEAST,
     AT_MOST,
+    BASELINE_SCORES,
     BOUNDS,
     CONFIDENCE,
     DEMANDS,
     ENABLED,
     EQUAL,
-    GUESSES,
     MODE,
     ORDER,
     POINTER,
@@ -47,10 +47,10 @@ COMPARING = ("non-inferiority", "superiority")
 ALWAYS = ("attestation", "order")
 # A threshold must exclude at least this share of the metric's bounds, unless `loosest_at_least` or
 # `loosest_at_most` has an entry for the metric.
-_SPARED = 0.1
+_MIN_EXCLUDED = 0.1
 # gate → the largest allowed difference, as a share of the range between the loosest threshold and
 # the best value. A larger one would make `gap` and `fairness` useless.
-_APART: Mapping[str, float] = {"gap": 0.5, "fairness": 0.75}
+_MAX_DIFFERENCE: Mapping[str, float] = {"gap": 0.5, "fairness": 0.75}
 
 # Every setting of every gate of the framework. The numbers are the loosest that a policy may set.
 _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
@@ -69,8 +69,8 @@ _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "quality": {
         "min_count": minimum(30),  # fewer units give no useful interval
         "bounds": BOUNDS,
-        "loosest_at_least": GUESSES,
-        "loosest_at_most": GUESSES,
+        "loosest_at_least": BASELINE_SCORES,
+        "loosest_at_most": BASELINE_SCORES,
         "at_least": AT_LEAST,
         "at_most": AT_MOST,
     },
@@ -190,7 +190,7 @@ def load(project: Path | None = None, policy: Path = POLICY) -> Gates:
     """
     file, document = _read(_POLICY_FILE, policy)
     values = file["gates"]
-    if problems := tuple(_vacuous(document, values, values["quality"])):
+    if problems := tuple(_ineffective_thresholds(document, values, values["quality"])):
         raise UserError(*problems)
     waivers, reviews, invalid = _tighten(values, project) if project else ((), (), ())
     return {
@@ -218,8 +218,8 @@ def _tighten(
             problems += _looser(document, (gate, setting), value, held)
             entries = _kind(gate, setting).entries
             values[gate][setting] = {**held, **value} if entries else value
-    problems += _vacuous(document, file.get("gates", {}), values["quality"])
-    problems += _aside(document, values)
+    problems += _ineffective_thresholds(document, file.get("gates", {}), values["quality"])
+    problems += _off_decisive_splits(document, values)
     problems += _empty(document, values["forecasting"])
     if problems:
         raise UserError(*problems)
@@ -230,17 +230,19 @@ def _tighten(
     )
 
 
-def _vacuous(
+def _ineffective_thresholds(
     document: Document, stated: Mapping[str, Mapping[str, Any]], quality: Mapping[str, Any]
 ) -> Iterator[Problem]:
     """Yield a problem for each threshold that no model, or nearly every model, meets."""
-    for gate in ("quality", *_APART):
+    for gate in ("quality", *_MAX_DIFFERENCE):
         for setting in ("at_least", "at_most"):
             for name, value in stated.get(gate, {}).get(setting, {}).items():
                 metric = name.partition(".")[2]
                 loosest = _loosest(gate, setting, metric, quality)
                 lowest, highest = quality["bounds"].get(metric, (-math.inf, math.inf))
-                best = highest if setting == "at_least" else 0 if gate in _APART else lowest
+                best = (
+                    highest if setting == "at_least" else 0 if gate in _MAX_DIFFERENCE else lowest
+                )
                 if value > best if setting == "at_least" else value < best:
                     keys = ("gates", gate, setting, name)
                     yield Problem(
@@ -262,7 +264,9 @@ def _vacuous(
                     )
 
 
-def _aside(document: Document, values: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
+def _off_decisive_splits(
+    document: Document, values: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Problem]:
     """Yield a problem if no `quality` threshold is on a split that decides the promotion."""
     quality, splits = values["quality"], values["non-inferiority"]["splits"]
     named = {name.partition(".")[0] for name in (*quality["at_least"], *quality["at_most"])}
@@ -293,14 +297,14 @@ def _loosest(gate: str, setting: str, metric: str, quality: Mapping[str, Any]) -
     lowest, highest = quality["bounds"].get(metric, (-math.inf, math.inf))
     at_least = quality["loosest_at_least"].get(metric)
     at_most = quality["loosest_at_most"].get(metric)
-    if gate in _APART:
+    if gate in _MAX_DIFFERENCE:
         lowest = lowest if at_least is None else at_least
         highest = highest if at_most is None else at_most
-        return float(_APART[gate] * (highest - lowest))
-    spared = _SPARED * (highest - lowest)
+        return float(_MAX_DIFFERENCE[gate] * (highest - lowest))
+    excluded = _MIN_EXCLUDED * (highest - lowest)
     if setting == "at_least":
-        return float(lowest + spared if at_least is None else at_least)
-    return float(highest - spared if at_most is None else at_most)
+        return float(lowest + excluded if at_least is None else at_least)
+    return float(highest - excluded if at_most is None else at_most)
 
 
 def _read(form: Any, path: Path) -> tuple[Any, Document]:

@@ -42,7 +42,7 @@ _SKOPS_SCHEMA = "schema.json"
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 # Domains in which ONNX Runtime prefers its own operators to a model's functions of the same name
 # (onnxruntime/core/graph/constants.h).
-_TAKEN = re.compile(r"|ai\.onnx(\..*)?|com\.(microsoft|ms)(\..*)?|org\.pytorch(\..*)?")
+_RUNTIME_DOMAINS = re.compile(r"|ai\.onnx(\..*)?|com\.(microsoft|ms)(\..*)?|org\.pytorch(\..*)?")
 # Bytes 5 to 8 of a model in ONNX Runtime's own format, a flatbuffer.
 _ORT = b"ORTM"
 _LARGEST = 2**31 - 1  # protobuf's largest message
@@ -148,7 +148,7 @@ def _onnx(file: Path) -> str:
     except (DecodeError, RecursionError):
         return ""
     functions = {(function.domain, function.name) for function in model.functions}
-    if any(_TAKEN.fullmatch(domain) for domain, _ in functions):
+    if any(_RUNTIME_DOMAINS.fullmatch(domain) for domain, _ in functions):
         return ""
     if model.ir_version < 3 or not model.graph.node or not model.opset_import:
         return ""

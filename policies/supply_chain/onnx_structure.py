@@ -47,11 +47,14 @@ _ELEMENTWISE, _OPSET = ("Binarizer", "Imputer", "Normalizer", "Scaler"), 13
 # Floating-point types (TensorProto.DataType), whose division by zero does not end the process.
 _FLOATS = (1, 10, 11, 16)
 # Operators whose values are bounded by the sizes of their inputs, which are checked already.
-_MEASURES = ("Shape", "Size", "NonZero", "NonMaxSuppression", "TopK")
+_BOUNDED_OPERATORS = ("Shape", "Size", "NonZero", "NonMaxSuppression", "TopK")
 _SELECTIONS = ("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")
 # Operators through which the sizes of a tensor may become a divisor. Outputs of `_EMPTY` are empty
 # for some rows, so their sizes may be 0.
-_DIVISORS, _EMPTY = (*_SELECTIONS, "Cast", "Div", "Identity"), ("Compress", *_MEASURES[2:4])
+_DIVISORS, _EMPTY = (
+    (*_SELECTIONS, "Cast", "Div", "Identity"),
+    ("Compress", *_BOUNDED_OPERATORS[2:4]),
+)
 # The most elements computed for one row, mostly of 4 bytes; the most nodes with inlined functions.
 _MOST_ELEMENTS, _MOST_NODES = 2**29, 100_000
 # The most elements of a constant that shapes may depend on.
@@ -243,7 +246,7 @@ def _check_sizes(node: Any, sources: Mapping[str, Any], constants: Mapping[str, 
                 factor *= float(np.maximum(np.abs(values.astype(np.float64)), 1).prod())
             elif values.dtype.kind == "f":
                 largest = max(largest, float(np.abs(values).max(initial=0)))
-        elif source is not None and source.op_type not in _MEASURES:
+        elif source is not None and source.op_type not in _BOUNDED_OPERATORS:
             waiting += source.input[: 1 if source.op_type in _SELECTIONS else None]
     need(factor * largest <= _MOST_ELEMENTS, "the constants of its size are too large")
 
@@ -321,7 +324,7 @@ def _check_ensemble(node: Any, features: int | None) -> None:
     order = np.argsort(keys)
     need((np.diff(keys[order]) > 0).all(), "two nodes of a tree have one id")
 
-    def places(of_trees: Numbers, name: str, chosen: Numbers | slice) -> Numbers:
+    def node_indices(of_trees: Numbers, name: str, chosen: Numbers | slice) -> Numbers:
         """Return the indices of the nodes that the attribute `name` lists by id."""
         wanted = (of_trees << 31) + within(np.asarray(values[name])[chosen], name, 2**31)
         place = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
@@ -330,11 +333,14 @@ def _check_ensemble(node: Any, features: int | None) -> None:
         return np.asarray(place)
 
     true_ids, false_ids = np.full((2, len(modes)), -1)
-    true_ids[inner] = places(trees[inner], "nodes_truenodeids", inner)
-    false_ids[inner] = places(trees[inner], "nodes_falsenodeids", inner)
+    true_ids[inner] = node_indices(trees[inner], "nodes_truenodeids", inner)
+    false_ids[inner] = node_indices(trees[inner], "nodes_falsenodeids", inner)
     roots = np.diff(trees, prepend=-1).nonzero()[0]
     check_tree(true_ids, false_ids, roots)
     within(np.asarray(values["nodes_featureids"])[inner], "nodes_featureids", features or 0)
     owners = within(values[f"{kind}_treeids"], f"{kind}_treeids", 2**31)
-    need(is_leaf[places(owners, f"{kind}_nodeids", slice(None))].all(), f"{kind}_nodeids: no leaf")
+    need(
+        is_leaf[node_indices(owners, f"{kind}_nodeids", slice(None))].all(),
+        f"{kind}_nodeids: no leaf",
+    )
     within(values[f"{kind}_ids"], f"{kind}_ids", outputs)

@@ -32,12 +32,12 @@ def test_a_trial_ends_that_is_worse_than_the_middle_of_those_before(tmp_path: Pa
         ended = []
         for number, value in enumerate(values):
             predictions = tmp_path / "trials" / str(number) / "predictions"
-            ended.append(bool(rungs.why_last(5000, value, predictions)))
+            ended.append(bool(rungs.early_stop_reason(5000, value, predictions)))
         assert ended == [False, False, False, False, True, False], round_of
     sentence = "below the median of 6 trials on 5000 rows"
-    assert rungs.why_last(5000, 0.1, tmp_path / "trials" / "6" / "predictions") == sentence
+    assert rungs.early_stop_reason(5000, 0.1, tmp_path / "trials" / "6" / "predictions") == sentence
     (tmp_path / "trials" / "1" / "predictions" / rungs.FILE).write_text("{")
-    assert rungs.why_last(5000, 0.1, tmp_path / "trials" / "7" / "predictions") == sentence
+    assert rungs.early_stop_reason(5000, 0.1, tmp_path / "trials" / "7" / "predictions") == sentence
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import yaml
 from infra import cli
 from infra.preview import runner as programs
 from infra.preview.capture import Capture
-from infra.preview.engine import Ask
+from infra.preview.engine import RegistryLookup
 from infra.preview.runner import Runner, runner
 from ml.core.imports import ROOT
 from policies.infra.pack import Context
@@ -75,11 +75,13 @@ def capture(
     *,
     root: Path = ROOT,
     config: Mapping[str, str] | None = None,
-    ask: Ask = registry,
+    lookup_registry: RegistryLookup = registry,
     bare: bool = False,
 ) -> Capture:
     """One run of a program, without policies."""
-    return _runner().capture(stack, root=root, config=config, ask=ask, bare=bare)
+    return _runner().capture(
+        stack, root=root, config=config, lookup_registry=lookup_registry, bare=bare
+    )
 
 
 def captures(

@@ -14,11 +14,11 @@ from ml.measures.leakage import (
     WARNINGS,
     features,
     identifiers,
+    joint_checks,
     leaks,
     model,
     not_later,
     shared,
-    together,
     warning,
 )
 from ml.measures.schema import Check, stated
@@ -201,7 +201,7 @@ def test_a_leak_in_no_order_is_found(values: np.ndarray, target: np.ndarray, is_
 def test_a_leak_of_features_together_is_found(target: np.ndarray, is_leak: bool):
     """Though none of them alone tells much; features that help are no leak."""
     assert not any(map(warning, features(NOISES, target, NAMES)))
-    joint, whole = together(NOISES, target, NAMES)
+    joint, whole = joint_checks(NOISES, target, NAMES)
     assert (joint.check or "").startswith("joint.") and leaks(joint) is is_leak
     assert bool(warning(joint)) is is_leak and (is_leak or not warning(whole)), (joint, whole)
     if target.dtype.kind == "i" and is_leak:
@@ -239,7 +239,7 @@ def test_public_tables_do_not_warn(name: str):
         pd.factorize(frame[of])[0] if n in codes else frame[of] for n, of in enumerate(names)
     ]
     table, labels = np.column_stack(columns), frame[target].to_numpy(dtype=str)
-    checks = [*features(table, labels, names, codes), *together(table, labels, names)]
+    checks = [*features(table, labels, names, codes), *joint_checks(table, labels, names)]
     assert not any(map(warning, checks))
 
 

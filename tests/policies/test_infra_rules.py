@@ -194,7 +194,7 @@ HUB = "/subscriptions/22222222-2222-4222-8222-222222222222/resourceGroups/rg-hub
     ],
 )
 def test_a_given_resource_is_known_by_its_id(given: str, id: str, expected: bool) -> None:
-    assert replace(LIMITS["default"], given=(given,)).knows(id) is expected
+    assert replace(LIMITS["default"], given=(given,)).allows_id(id) is expected
 
 
 def test_given_resources_pass_the_rules_of_our_own() -> None:

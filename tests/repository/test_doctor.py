@@ -15,7 +15,7 @@ from infra.settings.github import ACTIONS, APP
 from ml.cli.app import main
 from ml.cli.commands.doctor import _stacks as stacks_of_the_repository
 from ml.repository import doctor
-from ml.repository.doctor import Answer, Check, Stack
+from ml.repository.doctor import Check, CommandResult, Stack
 from tests.conftest import ROOT
 
 REPOSITORY = "team/models"
@@ -85,16 +85,16 @@ EVERYTHING = [
 LAST_PUSH = {"require_last_push_approval": False}
 
 
-def asking(**changes: Any) -> doctor.Ask:
+def asking(**changes: Any) -> doctor.RunJson:
     answers = {**READY, **changes}
 
-    def ask(words: Sequence[str]) -> Answer:
+    def run_json(words: Sequence[str]) -> CommandResult:
         asked = " ".join(words).partition("?")[0].partition(" --output")[0]
         key = max((key for key in answers if asked.endswith(key)), key=len)
         answer = answers[key]
-        return answer if isinstance(answer, Answer) else Answer(answer)
+        return answer if isinstance(answer, CommandResult) else CommandResult(answer)
 
-    return ask
+    return run_json
 
 
 def faults(checks: Sequence[Check]) -> list[tuple[str, str]]:
@@ -114,15 +114,27 @@ def test_a_platform_that_is_ready() -> None:
 @pytest.mark.parametrize(
     ("question", "answer", "expected"),
     [
-        ("account show", Answer(error="Please run 'az login'"), [("azure sign-in", "warning")]),
-        ("workspaces/mlw-prod", Answer(error="ResourceNotFound"), [("workspace prod", "warning")]),
+        (
+            "account show",
+            CommandResult(error="Please run 'az login'"),
+            [("azure sign-in", "warning")],
+        ),
+        (
+            "workspaces/mlw-prod",
+            CommandResult(error="ResourceNotFound"),
+            [("workspace prod", "warning")],
+        ),
         (
             "usages",
             {"value": [{**CORES, "currentValue": 100}]},
             [("quota dev", "warning"), ("quota prod", "warning")],
         ),
         ("usages", {"value": []}, [("quota dev", "warning"), ("quota prod", "warning")]),
-        ("usages", Answer(error="denied"), [("quota dev", "warning"), ("quota prod", "warning")]),
+        (
+            "usages",
+            CommandResult(error="denied"),
+            [("quota dev", "warning"), ("quota prod", "warning")],
+        ),
     ],
 )
 def test_faults_of_azure(question: str, answer: Any, expected: list[tuple[str, str]]) -> None:
@@ -132,7 +144,7 @@ def test_faults_of_azure(question: str, answer: Any, expected: list[tuple[str, s
 @pytest.mark.parametrize(
     ("question", "answer", "expected"),
     [
-        (f"repos/{REPOSITORY}", Answer(error="HTTP 404"), ["github"]),
+        (f"repos/{REPOSITORY}", CommandResult(error="HTTP 404"), ["github"]),
         (
             "permissions/workflow",
             {"default_workflow_permissions": "write"},
@@ -143,11 +155,11 @@ def test_faults_of_azure(question: str, answer: Any, expected: list[tuple[str, s
             {"default_workflow_permissions": "read", "can_approve_pull_request_reviews": True},
             ["workflows' token"],
         ),
-        ("permissions/workflow", Answer(error="HTTP 403"), ["workflows' token"]),
+        ("permissions/workflow", CommandResult(error="HTTP 403"), ["workflows' token"]),
         ("fork-pr-contributor-approval", {"approval_policy": "first_time_contributors"}, ["forks"]),
-        ("fork-pr-contributor-approval", Answer(error="HTTP 403"), ["forks"]),
+        ("fork-pr-contributor-approval", CommandResult(error="HTTP 403"), ["forks"]),
         ("rules/branches/main", [], EVERYTHING),
-        ("rules/branches/main", Answer(error="HTTP 403"), EVERYTHING),
+        ("rules/branches/main", CommandResult(error="HTTP 403"), EVERYTHING),
         ("rules/branches/main", RULES[2:], ["history"]),
         ("rules/branches/main", RULES[:3], ["required check"]),
         ("rules/branches/main", [*RULES[:2], RULES[3]], EVERYTHING[1:5]),
@@ -158,18 +170,22 @@ def test_faults_of_azure(question: str, answer: Any, expected: list[tuple[str, s
         ),
         (f"repos/{REPOSITORY}", {"default_branch": "trunk"}, ["default branch"]),
         ("rulesets/40", {**RULESETS[40], "bypass_actors": [{}]}, ["bypass", *EVERYTHING]),
-        ("rulesets/40", Answer(error="HTTP 404"), ["bypass", *EVERYTHING]),
+        ("rulesets/40", CommandResult(error="HTTP 404"), ["bypass", *EVERYTHING]),
         ("apps/github-actions", {"id": 2}, ["required check"]),
-        ("apps/github-actions", Answer(error="HTTP 404"), ["required check"]),
+        ("apps/github-actions", CommandResult(error="HTTP 404"), ["required check"]),
         ("rulesets", [], [f"ruleset {one.name}" for one in github.RULESETS[1:]]),
         (
             "rulesets",
-            Answer(error="Upgrade to GitHub Pro (HTTP 403)"),
+            CommandResult(error="Upgrade to GitHub Pro (HTTP 403)"),
             [f"ruleset {one.name}" for one in github.RULESETS[1:]],
         ),
         ("rulesets/41", {**RULESETS[41], "enforcement": "disabled"}, ["ruleset release-tags"]),
-        ("rulesets/43", Answer(error="HTTP 404"), ["ruleset proposals"]),
-        ("environments/prod-release", Answer(error="HTTP 404"), ["environment prod-release"]),
+        ("rulesets/43", CommandResult(error="HTTP 404"), ["ruleset proposals"]),
+        (
+            "environments/prod-release",
+            CommandResult(error="HTTP 404"),
+            ["environment prod-release"],
+        ),
         ("environments/prod-release", UNREVIEWED, ["environment prod-release"]),
         ("environments/dev-release", UNREVIEWED, ["environment dev-release"]),
         ("environments/dev-release", {}, ["environment dev-release"]),
@@ -190,7 +206,7 @@ def test_faults_of_azure(question: str, answer: Any, expected: list[tuple[str, s
                 ["environment dev-preview"],
             )
             for answer in (
-                Answer(error="HTTP 404"),
+                CommandResult(error="HTTP 404"),
                 {"total_count": 0, "branch_policies": []},
                 {"total_count": 31, "branch_policies": MAIN_ALONE["branch_policies"]},
                 {"branch_policies": [{"name": "*", "type": "branch"}]},
@@ -201,7 +217,7 @@ def test_faults_of_azure(question: str, answer: Any, expected: list[tuple[str, s
         ("environments/bot/secrets", {"secrets": []}, ["app"]),
         (
             "environments/bot/variables",
-            Answer(error="HTTP 404"),
+            CommandResult(error="HTTP 404"),
             ["ruleset proposals", "app"],
         ),
     ],
@@ -279,7 +295,7 @@ def test_a_private_fork_gets_a_token_that_reads(setting: str) -> None:
 
     assert github(RUNS) == github({}) == github({setting: True}) == []
     assert github({**RUNS, setting: True}) == [("forks", "error")]
-    assert github(Answer(error="HTTP 403")) == [("forks", "warning")]
+    assert github(CommandResult(error="HTTP 403")) == [("forks", "warning")]
 
 
 @pytest.mark.attack("the app's key is a secret of the repository, which every branch reads")
@@ -289,7 +305,7 @@ def test_the_key_is_of_its_environment_alone(place: str) -> None:
         return faults([*doctor.github(REPOSITORY, STACKS, asking(**{place: answer}))])
 
     assert github({"secrets": [{"name": "APP_PRIVATE_KEY"}]}) == [("app", "error")]
-    assert github(Answer(error="HTTP 403")) == [("app", "warning")]
+    assert github(CommandResult(error="HTTP 403")) == [("app", "warning")]
 
 
 def test_the_doctor_asks_for_what_the_bootstrap_makes() -> None:
@@ -328,8 +344,8 @@ ANN, TEAM = REVIEWED["protection_rules"][0]["reviewers"]
 def test_replaced_reviewers(reviewers: list[dict[str, Any]], found: str) -> None:
     """An administrator named others than those of the stack file."""
     rule = {**REVIEWED["protection_rules"][0], "reviewers": reviewers}
-    ask = asking(**{"environments/dev-release": {**UNREVIEWED, "protection_rules": [rule]}})
-    checks = [*doctor.github(REPOSITORY, STACKS, ask)]
+    run_json = asking(**{"environments/dev-release": {**UNREVIEWED, "protection_rules": [rule]}})
+    checks = [*doctor.github(REPOSITORY, STACKS, run_json)]
     assert faults(checks) == [("environment dev-release", "error")]
     (check,) = (check for check in checks if check.verdict == "error")
     assert found in check.actual and check.fix == "infra bootstrap dev --run"
@@ -369,17 +385,17 @@ def test_placeholders(tmp_path: Path) -> None:
 def test_programs_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their JSON, their last line of error, and that one is missing."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor.ask(("az", "x")) == Answer(error="`az` is not installed")
+    assert doctor.run_json(("az", "x")) == CommandResult(error="`az` is not installed")
     for script, answer in (
-        ("echo '{\"a\": 1}'", Answer({"a": 1})),
-        ("echo words", Answer(error="`az` printed no JSON")),
-        ("echo first >&2; echo last >&2; exit 1", Answer(error="last")),
-        ("exit 3", Answer(error="exit 3")),
-        ("exit 0", Answer({})),
+        ("echo '{\"a\": 1}'", CommandResult({"a": 1})),
+        ("echo words", CommandResult(error="`az` printed no JSON")),
+        ("echo first >&2; echo last >&2; exit 1", CommandResult(error="last")),
+        ("exit 3", CommandResult(error="exit 3")),
+        ("exit 0", CommandResult({})),
     ):
         (tmp_path / "az").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "az").chmod(0o755)
-        assert doctor.ask(("az", "x")) == answer
+        assert doctor.run_json(("az", "x")) == answer
 
 
 def test_the_screen(

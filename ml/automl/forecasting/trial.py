@@ -88,8 +88,8 @@ class ForecastProblem:
         Errors are divided by the range of the target in the training data, as Azure ML does
         (how-to-understand-automated-ml, regression/forecasting).
         """
-        spread = float(np.nanmax(self.panel.target) - np.nanmin(self.panel.target)) or 1.0
-        folds = self._metrics(out_of_fold, spread)
+        target_range = float(np.nanmax(self.panel.target) - np.nanmin(self.panel.target)) or 1.0
+        folds = self._metrics(out_of_fold, target_range)
         return [{name: float(value()) for name, value in fold.items()} for fold in folds]
 
     def error(self, out_of_fold: OutOfFoldPredictions) -> float:
@@ -99,15 +99,17 @@ class ForecastProblem:
         error 1. Errors are not divided by the target's range, which depends on later values.
         """
         is_error, errors = self.metric.startswith("normalized_"), list[float]()
-        for fold in self._metrics(out_of_fold, spread=1.0):
+        for fold in self._metrics(out_of_fold, target_range=1.0):
             value = float(fold[self.metric]()) if self.metric in fold else math.nan
             errors.append(1.0 if math.isnan(value) else value if is_error else 1.0 - value)
         return float(np.mean(errors))
 
-    def _metrics(self, out_of_fold: OutOfFoldPredictions, spread: float) -> list[metrics.Defined]:
+    def _metrics(
+        self, out_of_fold: OutOfFoldPredictions, target_range: float
+    ) -> list[metrics.Defined]:
         folds = zip(out_of_fold.rows, out_of_fold.values, strict=True)
         return [
-            metrics.defined("regression", out_of_fold.labels[rows], values, 0, spread)
+            metrics.defined("regression", out_of_fold.labels[rows], values, 0, target_range)
             for rows, values in folds
         ]
 

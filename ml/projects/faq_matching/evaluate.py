@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             baseline=baseline,
             baseline_from="the reference recipe on the same split" if baseline else "",
         )
-        measure.write_seen(options.evaluation, digest, model, faq, split)
+        measure.write_drift_reference(options.evaluation, digest, model, faq, split)
         recipes = evaluation.values("baseline")
         tracker.metrics(evaluation.values())
         tracker.metrics({f"recipe_{name}": value for name, value in recipes.items()})
@@ -95,7 +95,7 @@ def _baseline(folder: Path | None, faq: Faq, split: Split) -> Metrics:
     try:
         return recipe.read(folder, faq, split)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = error if isinstance(error, recipe.OtherQuestions) else f"{folder}: {error!r}"
+        reason = error if isinstance(error, recipe.BaselineMismatch) else f"{folder}: {error!r}"
         print(f"error[baseline-mismatch]: {reason}", file=sys.stderr)
         print(
             "  expected: the output of recipe.py for the same data and split seed", file=sys.stderr

@@ -134,7 +134,7 @@ class Memory:
     weights: Array  # (word n-grams, known entries): a linear classifier
 
     @classmethod
-    def recall(
+    def from_questions(
         cls, texts: Texts, entry: Index, catalogue: Catalogue, weights: Array | None = None
     ) -> Memory:
         """Return the memory of questions `texts`, where `entry[i]` is the entry of question i.
@@ -156,7 +156,7 @@ class Memory:
         return cls(texts, label, entries, starts, word_mass, char_mass, weights)
 
     @classmethod
-    def learn(
+    def train(
         cls, texts: Texts, entry: Index, catalogue: Catalogue, steps: int, rate: float
     ) -> Memory:
         """Return the memory of questions `texts`, with a trained classifier.
@@ -164,7 +164,7 @@ class Memory:
         The classifier is a softmax regression (`descend`) of the questions and the entries' own
         texts; `steps` and `rate` are its gradient steps and learning rate.
         """
-        memory = cls.recall(texts, entry, catalogue)
+        memory = cls.from_questions(texts, entry, catalogue)
         entries = memory.known
         pair = (catalogue.questions[entries].word, catalogue.answers[entries].word)
         seen = sparse.vstack([memory.asked.word, *pair]).tocsr()

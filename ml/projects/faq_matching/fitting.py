@@ -66,12 +66,12 @@ def fit(
         )
     descent = (settings.discriminant_steps, settings.discriminant_rate)
 
-    def learn() -> Memory:
-        return like.memory if like else Memory.learn(question_vectors, entry, catalogue, *descent)
+    def train_memory() -> Memory:
+        return like.memory if like else Memory.train(question_vectors, entry, catalogue, *descent)
 
     # SciPy's sparse products release the GIL.
     with ThreadPoolExecutor(threads) as pool:
-        learnt = pool.submit(learn)
+        learnt = pool.submit(train_memory)
         features = training_features(
             question_vectors, entry, split.group[rows], pairs, catalogue, descent, seed, pool
         )

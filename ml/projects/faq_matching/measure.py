@@ -14,7 +14,7 @@ from ml.measures.reference import write_reference
 from ml.projects.faq_matching.features import NAMES
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import Faq
-from ml.projects.faq_matching.model import FaqModel, beliefs
+from ml.projects.faq_matching.model import FaqModel, softmax
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import (
     NAMES as SPLITS,
@@ -58,7 +58,9 @@ def answers(model: FaqModel, faq: Faq, split: Split) -> dict[str, Rows]:
     return rows_of
 
 
-def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Split) -> None:
+def write_drift_reference(
+    folder: Path, digest: str, model: FaqModel, faq: Faq, split: Split
+) -> None:
     """Write reference.json, the baseline of drift monitoring, in the endpoint's field names.
 
     It has the questions of train, validation and test_known, and the predictions and losses of
@@ -75,7 +77,7 @@ def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Spli
         inputs={"question": ("text", questions)},
         predictions={
             "answers/0/entry_id": ("categorical", first),
-            "answers/0/score": ("numeric", beliefs(scores).max(axis=1).tolist()),
+            "answers/0/score": ("numeric", softmax(scores).max(axis=1).tolist()),
         },
         losses={"answers/0/entry_id": [float(a != b) for a, b in zip(first, right, strict=True)]},
     )

@@ -71,10 +71,10 @@ class FaqModel:
         for start in range(0, len(texts), BLOCK):
             rows = slice(start, start + BLOCK)
             features = self.features(texts[rows], None if forget is None else forget[rows])
-            scores[rows] = self.raw(features, threads)
+            scores[rows] = self.scores_from_features(features, threads)
         return scores
 
-    def raw(self, features: Array, threads: int = 0) -> Array:
+    def scores_from_features(self, features: Array, threads: int = 0) -> Array:
         """Return raw scores (texts, entries) from `features` (texts, entries, features)."""
         rows_of_pairs = features.reshape(-1, len(NAMES))
         scores = self.booster.predict(rows_of_pairs, raw_score=True, num_threads=threads)
@@ -118,7 +118,7 @@ class FaqModel:
             )
             weights, entry = arrays["weights"], arrays["entry"]
         catalogue = catalogue_of(spaces, entries)
-        memory = Memory.recall(spaces.embed(questions), entry, catalogue, weights)
+        memory = Memory.from_questions(spaces.embed(questions), entry, catalogue, weights)
         booster = lgb.Booster(model_file=str(folder / TREES))
         return cls(entries, questions, entry, spaces, catalogue, memory, booster, settings)
 
@@ -146,7 +146,7 @@ class Answer:
     score: float  # softmax over all entries, 0 to 1
 
 
-def beliefs(scores: Array) -> NDArray[np.float64]:
+def softmax(scores: Array) -> NDArray[np.float64]:
     """Return the softmax of raw scores (texts, entries) over the entries."""
     shares = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))
@@ -169,7 +169,7 @@ class Ranker:
         if not text:
             raise ValueError("the question is empty")
         scores = self._model.scores([text])
-        shares = beliefs(scores)[0]
+        shares = softmax(scores)[0]
         best = np.argsort(-scores[0], kind="stable")[:top]
         entries = self._model.entries
         return [

@@ -54,7 +54,7 @@ def training_features(
     """Return out-of-fold features (pairs, features) of the training questions.
 
     A question's features come from a memory of the other folds; near-identical questions share a
-    fold (`group`). `options` are the steps and rate of `Memory.learn`. Each memory also omits all
+    fold (`group`). `options` are the steps and rate of `Memory.train`. Each memory also omits all
     questions of one entry in `FORGOTTEN`, a different set per fold, so that the model learns to
     rank entries without known questions.
     """
@@ -65,7 +65,7 @@ def training_features(
 
     def fill(number: int) -> None:
         visible = (fold != number) & (forgotten[entry] != number)
-        memory = Memory.learn(texts[np.flatnonzero(visible)], entry[visible], catalogue, *options)
+        memory = Memory.train(texts[np.flatnonzero(visible)], entry[visible], catalogue, *options)
         _fill(out, texts, np.flatnonzero(fold == number), pairs, catalogue, memory)
 
     list(pool.map(fill, range(fold_count)))

@@ -56,7 +56,7 @@ CLASSIFIER = {
 TREES = 1000
 
 
-class OtherQuestions(ValueError):
+class BaselineMismatch(ValueError):
     """Raised if the baseline was measured on other data or another split seed."""
 
 
@@ -103,11 +103,11 @@ def write(folder: Path, faq: Faq, split: Split, results: Metrics) -> None:
 
 
 def read(folder: Path, faq: Faq, split: Split) -> Metrics:
-    """Read baseline.json; raise OtherQuestions if its data hash or split seed differs."""
+    """Read baseline.json; raise BaselineMismatch if its data hash or split seed differs."""
     document = json.loads((folder / FILE).read_text(encoding="utf-8"))
     for name, value in _questions(faq, split).items():
         if document[name] != value:
-            raise OtherQuestions(f"{folder / FILE} has {name} {document[name]}, expected {value}")
+            raise BaselineMismatch(f"{folder / FILE} has {name} {document[name]}, expected {value}")
     metrics = {
         name: {key: schema.read(Estimate, value) for key, value in row.items()}
         for name, row in document["metrics"].items()

@@ -110,7 +110,7 @@ def refits(
     for number in range(1, count + 1):
         seed = int(model.settings["seed"]) + number
         refit = fit(faq, split, rows, settings, seed, threads, like=model)
-        results.append(validation_metrics(ranks(refit.raw(features), expected)))
+        results.append(validation_metrics(ranks(refit.scores_from_features(features), expected)))
     return results
 
 

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 unit="filing",
                 classes=classifier.classes,
                 identified_by="company",
-                baseline=counted_words(corpus),
+                baseline=ngram_baseline(corpus),
                 baseline_from="logistic regression of the words, pairs and triples of each section",
                 leakage=[not_later(corpus.splits[TRAIN].days, corpus.splits[TEST].days, "filed")],
                 inputs={
@@ -112,7 +112,7 @@ def refit(
     return fitted.loss
 
 
-def counted_words(corpus: Corpus) -> Metrics:
+def ngram_baseline(corpus: Corpus) -> Metrics:
     """Return the baseline's metrics: a logistic regression of each section's 1- to 3-grams."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression

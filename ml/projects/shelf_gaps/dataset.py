@@ -275,7 +275,7 @@ def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequen
     return result, [*gaps]
 
 
-def checked(pictures: Sequence[Picture]) -> None:
+def check_images(pictures: Sequence[Picture]) -> None:
     """Raise DataRefused for damaged images and invalid boxes or masks, before training starts."""
     findings = []
     for picture in pictures:

@@ -28,7 +28,7 @@ from ml.projects.shelf_gaps.dataset import (
     TRAIN,
     VALIDATION,
     Picture,
-    checked,
+    check_images,
     lighting,
     opened,
 )
@@ -42,11 +42,11 @@ from ml.toolkit.training.tracking import tracking
 
 TASK, ENDPOINT = "detection", "shelf-gaps"
 # The subfolder of the evaluation with the images that charts.py draws.
-LOOKED_AT = "looked_at"
+REPORT_IMAGES = "looked_at"
 
 
 @dataclass(frozen=True)
-class Seen:
+class DetectedPicture:
     """A picture, its letterboxed image, and the model's detections."""
 
     picture: Picture
@@ -77,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         detector = Detector(options.model)
         with opened(options.data) as splits, tracking() as tracker:
-            checked([*splits[VALIDATION], *splits[TEST]])
-            seen = {name: look(detector, splits[name]) for name in (VALIDATION, TEST)}
+            check_images([*splits[VALIDATION], *splits[TEST]])
+            seen = {name: detect_all(detector, splits[name]) for name in (VALIDATION, TEST)}
             explained = occlusion.shares(
                 detector,
                 [example.image for example in seen[TEST]],
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 baseline_from="edges and a template of the empty shelf, nothing learnt",
             )
             write_watched(options.evaluation, digest, seen[TEST])
-            keep_images(options.evaluation / LOOKED_AT, seen[TEST])
+            keep_images(options.evaluation / REPORT_IMAGES, seen[TEST])
             tracker.metrics(evaluation.values())
     except DataRefused as error:
         raise SystemExit(str(error)) from None
@@ -119,16 +119,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(evaluation.text())
 
 
-def look(detector: Detector, pictures: Sequence[Picture]) -> list[Seen]:
+def detect_all(detector: Detector, pictures: Sequence[Picture]) -> list[DetectedPicture]:
     """Return the detections of every picture, with the endpoint's preprocessing."""
     seen = []
     for picture in pictures:
         image = letterboxed(decoded(picture.file.read_bytes(), detector.size), detector.size)
-        seen.append(Seen(picture, image, detector.detect(image)))
+        seen.append(DetectedPicture(picture, image, detector.detect(image)))
     return seen
 
 
-def rows(seen: Sequence[Seen], scores: NDArray[np.float64] | None = None) -> Rows:
+def rows(seen: Sequence[DetectedPicture], scores: NDArray[np.float64] | None = None) -> Rows:
     """Return a split as `Rows` for `evaluate`.
 
     `scores` (images, boxes, 5) replaces the model's boxes, for the baseline.
@@ -149,7 +149,7 @@ def rows(seen: Sequence[Seen], scores: NDArray[np.float64] | None = None) -> Row
     )
 
 
-def without_learning(splits: Mapping[str, Sequence[Seen]]) -> Metrics:
+def without_learning(splits: Mapping[str, Sequence[DetectedPicture]]) -> Metrics:
     """Return the metrics of the baseline, the detector of edges.py."""
     same = []
     for name, seen in splits.items():
@@ -165,7 +165,7 @@ def identifier(picture: Picture) -> str:
     return sha256(picture.file.read_bytes()).hexdigest()
 
 
-def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
+def write_watched(folder: Path, digest: str, seen: Sequence[DetectedPicture]) -> None:
     """Write reference.json, the baseline of drift monitoring: response fields and losses.
 
     The loss of an image is the absolute error of the number of gaps.
@@ -182,7 +182,7 @@ def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
     write_reference(folder, digest, {}, columns, {"gaps": losses})
 
 
-def keep_images(folder: Path, seen: Sequence[Seen]) -> None:
+def keep_images(folder: Path, seen: Sequence[DetectedPicture]) -> None:
     """Copy images for the report to `folder`: two per store, the three best, the three worst.
 
     chosen.json lists the names of the best and the worst.

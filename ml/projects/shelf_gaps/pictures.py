@@ -42,7 +42,7 @@ class Pictures:
         }
 
 
-def changed(rows: Rows, random: np.random.Generator) -> Rows:
+def augmented(rows: Rows, random: np.random.Generator) -> Rows:
     """Return randomly augmented pictures: mirrored, cropped and enlarged, with changed colours."""
     pixels, boxes, gaps = rows["pixels"].copy(), rows["boxes"].copy(), rows["gaps"].copy()
     for number in range(len(pixels)):

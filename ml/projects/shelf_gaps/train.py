@@ -22,12 +22,12 @@ from torch import nn
 
 from ml.measures.detection import padded
 from ml.measures.measurement import Rows, metric_values
-from ml.projects.shelf_gaps.dataset import TRAIN, VALIDATION, Picture, checked, opened
+from ml.projects.shelf_gaps.dataset import TRAIN, VALIDATION, Picture, check_images, opened
 from ml.projects.shelf_gaps.detector import FILE, Detector
 from ml.projects.shelf_gaps.images import decoded, letterboxed
 from ml.projects.shelf_gaps.network import Network, OneImage, build, export
 from ml.projects.shelf_gaps.parity import agreement
-from ml.projects.shelf_gaps.pictures import Pictures, changed, network_batch
+from ml.projects.shelf_gaps.pictures import Pictures, augmented, network_batch
 from ml.toolkit.data.tables import DataRefused
 from ml.toolkit.torch.checkpoints import Checkpoints
 from ml.toolkit.torch.distributed import Metrics, World, distributed
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if schedule.steps < 0:
             raise ValueError("steps are at least 0, which is all of them")
         with opened(options["data"]) as splits:
-            checked([picture for pictures in splits.values() for picture in pictures])
+            check_images([picture for pictures in splits.values() for picture in pictures])
             with distributed(options["seed"]) as world, TemporaryDirectory() as passing:
                 # By default, all processes use a temporary folder of the first process.
                 folder = options["checkpoints"] or Path(world.gather(passing)[0])
@@ -137,7 +137,7 @@ def _train(
         batch=schedule.batch,
         seed=options["seed"],
         block=1,
-        transform=changed if schedule.augment == "true" else None,
+        transform=augmented if schedule.augment == "true" else None,
     )
     optimiser = torch.optim.SGD(
         (parameter for parameter in network.parameters() if parameter.requires_grad),
@@ -206,7 +206,7 @@ def _train(
                         print(f"epoch {batches.epoch + 1}, step {step}/{last}: {text}", flush=True)
                     model.train()
                     watchdog.beat()
-                checkpoints.after(step, history.measured[-1] if measured else None)
+                checkpoints.after_step(step, history.measured[-1] if measured else None)
                 if step == last:
                     break
         if not world.first:

@@ -32,7 +32,7 @@ ENVIRONMENTS = "ml/environments/"
 EVERY_PROJECT = f"{TESTS}/projects/test_every_project.py"
 SOURCES = ("ml", "infra", "policies")
 # Attempts to list the files of a pull request without a commit being pushed meanwhile.
-_LOOKS = 3
+_LIST_ATTEMPTS = 3
 # Documentation, which no program reads. Markdown in a subfolder of a project may be data or a
 # prompt, and Markdown beside a Dockerfile or a lock may be installed: those count as code.
 DOCUMENTS = ("*.md", "LICENSE")
@@ -45,7 +45,7 @@ PACKAGES = (*JOB_PACKAGES, "pyproject.toml", "requirements/framework.lock")
 # The Pulumi program of the stacks, its settings and its costs.
 STACK_PARTS = ("infra/__main__.py", "infra/program/", "infra/settings/", "infra/cost/")
 # A project's own files except gates.yml: they can influence only that project's checks.
-OWN = re.compile(rf"({PROJECTS}|{TESTS}/projects)/[^/]+/(?!gates\.yml$).+", re.S)
+PROJECT_OWN_FILES = re.compile(rf"({PROJECTS}|{TESTS}/projects)/[^/]+/(?!gates\.yml$).+", re.S)
 BAD_NAME = "bad-name"
 # The most files that GitHub lists for a pull request.
 LISTED = 3000
@@ -89,7 +89,7 @@ class Affected:
     extras: tuple[str, ...] = ()
     # `project NAME`, `stack NAME` … or `framework` → a changed file that affects it.
     causes: Mapping[str, str] = field(default_factory=dict)
-    # Changed files that may influence the checks themselves: all but documentation and OWN files.
+    # Changed files that may influence the checks: all but documentation and PROJECT_OWN_FILES.
     self_affecting_files: tuple[str, ...] = ()
 
 
@@ -121,7 +121,7 @@ def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, 
     fewer files than were changed, everything is affected. Raises UserError as `affected` does, if
     GitHub does not respond, and if new commits are pushed during every attempt to list the files.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_LIST_ATTEMPTS):
         pull = github.get(f"pulls/{number}")
         listed = [*github.pages(f"pulls/{number}/files")]
         head, now = (str(state["head"]["sha"]) for state in (pull, github.get(f"pulls/{number}")))
@@ -163,7 +163,7 @@ class _Change:
     commit: str  # the commit before the change
     files: frozenset[str]  # changed files except documentation
     # Changed files that exist after the change, including documentation.
-    there: frozenset[str] = frozenset()
+    existing: frozenset[str] = frozenset()
     # Files that the change deletes, including documentation.
     removed: frozenset[str] = frozenset()
 
@@ -191,7 +191,7 @@ class _Change:
         policies = self._caused(_folders("policies", self.tree | self.files), self._policy_cause)
         environments = self._caused(
             _folders(ENVIRONMENTS[:-1], self.tree | self.files),
-            lambda name: self._below(f"{ENVIRONMENTS}{name}/"),
+            lambda name: self._changed_under(f"{ENVIRONMENTS}{name}/"),
         )
         source_packages = self._source_packages()
         framework = min(filter(self._is_framework, self.files), default="")
@@ -220,7 +220,7 @@ class _Change:
             extras=tuple(sorted(self._extras(projects))),
             causes={**causes, **({"framework": framework} if framework else {})},
             self_affecting_files=tuple(
-                sorted(file for file in self.files if not OWN.fullmatch(file))
+                sorted(file for file in self.files if not PROJECT_OWN_FILES.fullmatch(file))
             ),
         )
 
@@ -236,7 +236,7 @@ class _Change:
         words = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
         names = {name for name in git.run(self.root, *words).split("\0") if name}
         here = frozenset(name for name in names if os.path.lexists(self.root / name))
-        return (here | self.there) - self.removed
+        return (here | self.existing) - self.removed
 
     def _under(self, prefix: str) -> list[str]:
         return [file for file in self.tree | self.files if file.startswith(prefix)]
@@ -250,7 +250,7 @@ class _Change:
     def stacks(self) -> frozenset[str]:
         """Return the names of the stacks that exist before or after the change."""
         files = (re.fullmatch(r"infra/Pulumi\.(.+)\.yaml", file) for file in self._under("infra/"))
-        return frozenset(checked(match[1]) for match in files if match)
+        return frozenset(validated_name(match[1]) for match in files if match)
 
     # Imports.
 
@@ -416,14 +416,14 @@ class _Change:
         rules = "policies/infra/", "policies/own/"
         parts = (*STACK_PARTS, *rules)
         program = (cause for file, cause in self.affected_modules.items() if file.startswith(parts))
-        return config or packages or self._below(*rules) or next(program, "")
+        return config or packages or self._changed_under(*rules) or next(program, "")
 
     def _policy_cause(self, name: str) -> str:
         folder = f"policies/{name}/"
         reached = (
             cause for file, cause in self.affected_modules.items() if file.startswith(folder)
         )
-        return self._below(folder) or next(reached, "")
+        return self._changed_under(folder) or next(reached, "")
 
     def _source_packages(self) -> dict[str, str]:
         source_packages: dict[str, str] = {}
@@ -454,13 +454,13 @@ class _Change:
             paths.add(folder)
         if policies:
             paths.add(f"{TESTS}/policies")
-        if self._below(f"{WORKFLOWS}/") or self._below(f"{TESTS}/github/"):
+        if self._changed_under(f"{WORKFLOWS}/") or self._changed_under(f"{TESTS}/github/"):
             paths.add(f"{TESTS}/github")
         return (path for path in paths if path in self.tree | self.folders)
 
     # Files.
 
-    def _below(self, *folders: str) -> str:
+    def _changed_under(self, *folders: str) -> str:
         """Return the first changed file in or below one of the folders; "" if there is none."""
         return min((file for file in self.files if file.startswith(folders)), default="")
 
@@ -534,10 +534,10 @@ def _is_at(file: str, path: str) -> bool:
 def _folders(parent: str, files: Iterable[str]) -> set[str]:
     """Return the names of the subfolders of a folder."""
     inside = (file.removeprefix(f"{parent}/") for file in files if _is_at(file, parent))
-    return {checked(file.partition("/")[0]) for file in inside if "/" in file}
+    return {validated_name(file.partition("/")[0]) for file in inside if "/" in file}
 
 
-def checked(name: str) -> str:
+def validated_name(name: str) -> str:
     """Return `name`, of a folder or stack, unchanged; raise UserError if unsafe in commands."""
     if not _NAME.fullmatch(name):
         actual = f"{name!r} is the name of a folder or a stack"

@@ -17,7 +17,7 @@ from typing import Any
 from infra.settings import stacks as files
 from ml.core import git, repository
 from ml.core.errors import Exit, Problem, UserError, as_program
-from ml.repository.affected.projects import affected, checked
+from ml.repository.affected.projects import affected, validated_name
 from ml.repository.github.api import MAIN, GitHub, write_outputs
 
 # The name of the job in infra.yml that deploys a stack.
@@ -36,7 +36,7 @@ def stacks(root: Path, since: str | Mapping[str, str] = "") -> list[str]:
     of the gate `order`. Raises UserError as `affected` does, and for a reference to a stack that
     creates no registry.
     """
-    names = [checked(name) for name in files.ordered(root)]
+    names = [validated_name(name) for name in files.ordered(root)]
     starts = dict.fromkeys(names, since) if isinstance(since, str) else since
     touched = {
         start: {*affected(root, start, include_reverted=True).stacks}
@@ -109,14 +109,14 @@ def _results(github: GitHub, run: object) -> Mapping[str, str]:
     }
 
 
-def check_needed(
+def check_referenced_stack(
     github: GitHub, root: Path, stack: str, run: str, deploying: Sequence[str]
 ) -> None:
     """Raise UserError if `stack` refers to a stack that this run has yet to deploy successfully.
 
     `deploying` has the stacks that the run deploys; references to other stacks are not checked.
     """
-    needed = files.needed(files.read(root / files.FOLDER), stack)
+    needed = files.required_stack(files.read(root / files.FOLDER), stack)
     if needed not in deploying:
         return
     result = _results(github, run).get(needed)
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             run, names = os.environ["GITHUB_RUN_ID"], json.loads(os.environ["STACKS"])
         except KeyError as error:
             parser.error(f"--needed-by needs {error.args[0]}, which infra.yml sets")
-        check_needed(GitHub.of_workflow(), root, stack, run, names)
+        check_referenced_stack(GitHub.of_workflow(), root, stack, run, names)
         return
     start: str | Mapping[str, str] = options.since
     if workflow := options.not_deployed_by:

@@ -128,7 +128,7 @@ def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
     fork = _fork(root, {**options, **values}, ask) if is_new else None
     for file, text in texts.items():
         file.write_text(text)
-    done = [_shape(root, fork, values["repository"])] if fork else []
+    done = [_remove_unused_files(root, fork, values["repository"])] if fork else []
     return [*done, f"{values['repository']}: names, regions and owners are written"]
 
 
@@ -171,7 +171,7 @@ def _values(root: Path, options: Mapping[str, str], ask: Ask | None) -> dict[str
             value = _signed_in({"subscription": "id", "tenant": "tenantId"}[question.name])
         if not value and ask:
             value = ask(f"{question.text}: ").strip()
-        if not value or not all(re.fullmatch(question.pattern, part) for part in _each(value)):
+        if not value or not all(re.fullmatch(question.pattern, part) for part in _values_in(value)):
             actual = f"{question.variable}={value}" if value else f"no {question.variable}"
             hint = f"make init {question.variable}=…"
             problems.append(Problem("init-value", actual, question.text, hint))
@@ -181,15 +181,15 @@ def _values(root: Path, options: Mapping[str, str], ask: Ask | None) -> dict[str
     return values
 
 
-def _each(value: str) -> list[str]:
+def _values_in(value: str) -> list[str]:
     """Return the values in an answer, without stack names: `dev=x prod=y` → [x, y]; `x` → [x]."""
     return [word.partition("=")[2] if "=" in word else word for word in value.split()]
 
 
-def _of(value: str, stack: str) -> str:
+def _value_for_stack(value: str, stack: str) -> str:
     """Return an answer's value for one stack; its first value if it does not name the stack."""
     named = dict(word.split("=", 1) for word in value.split() if "=" in word)
-    return named.get(stack) or _each(value)[0]
+    return named.get(stack) or _values_in(value)[0]
 
 
 def _signed_in(field: str) -> str:
@@ -242,18 +242,18 @@ def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
             text = re.sub(rf"\brg-{old}-", f"rg-{values['name']}-", text)
         for question in QUESTIONS:
             if question.key:
-                line = f"  {question.key}: {_of(values[question.name], stack)}"
+                line = f"  {question.key}: {_value_for_stack(values[question.name], stack)}"
                 text = re.sub(rf"^  {re.escape(question.key)}: .*", line, text, flags=re.M)
         if reviewer := _value(held, TEAM):
-            team = _of(values["team"], stack)
+            team = _value_for_stack(values["team"], stack)
             text = text.replace(f"    - {reviewer}\n", f"    - {team}\n", 1)
         month = f"budget_from: {datetime.date.today():%Y-%m}"
         texts[file] = re.sub(r"budget_from: \S+ # your first month", month, text)
     texts[root / LIMITS] = _limits(root, values)
-    former = _each(_current(root).get("team", "your-organisation/ml-platform"))[0]
+    former = _values_in(_current(root).get("team", "your-organisation/ml-platform"))[0]
     owners, gates = root / OWNERS, root / repository.GATES
     name = re.compile(rf"@{re.escape(former)}(?![\w.-])")
-    texts[owners] = name.sub(f"@{_each(values['team'])[0]}", owners.read_text())
+    texts[owners] = name.sub(f"@{_values_in(values['team'])[0]}", owners.read_text())
     line_of_gates = re.compile(r"^(  attestation:(?:.*\n)+?    repository:) .*", re.M)
     texts[gates] = line_of_gates.sub(rf"\1 {values['repository']}", gates.read_text(), count=1)
     return texts
@@ -266,7 +266,7 @@ def _limits(root: Path, values: Mapping[str, str]) -> str:
     for question in QUESTIONS:
         suffix = "-shared" if question.name == "name" else ""
         former = [_value(configuration, question) for configuration in held.values()]
-        new = [_of(values[question.name], stack) for stack in held]
+        new = [_value_for_stack(values[question.name], stack) for stack in held]
         before, after = (
             ", ".join(dict.fromkeys(f"{name}{suffix}" for name in names if name))
             for names in (former, new)
@@ -322,13 +322,13 @@ def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
     )
 
 
-def _shape(root: Path, fork: Fork, name: str) -> str:
+def _remove_unused_files(root: Path, fork: Fork, name: str) -> str:
     """Remove the files that the fork does not keep; record the template and its version.
 
     `name` is the fork's repository, OWNER/NAME. Returns a sentence with the number of files left.
     """
     tracked = [file for file in git.run(root, "ls-files", "-z").split("\0") if file]
-    holds = _held(root, full=not fork.lock)
+    holds = _keeps(root, full=not fork.lock)
     gone = {file for file in tracked if not holds(file)}
     for project in fork.without:
         gone |= {*_files_of(root, tracked, project)}
@@ -351,7 +351,7 @@ def _shape(root: Path, fork: Fork, name: str) -> str:
     return f"{len(tracked) - len(gone)} of the template's {len(tracked)} files are left"
 
 
-def _held(root: Path, full: bool) -> Callable[[str], bool]:
+def _keeps(root: Path, full: bool) -> Callable[[str], bool]:
     """Return a predicate, from the rules of copier.yml: does the fork keep the file at a path?"""
     left_out, is_own = rules((root / "copier.yml").read_text(), full)
     return lambda name: is_own(name) or not left_out(name) or (full and name in OWN)

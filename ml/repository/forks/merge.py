@@ -54,7 +54,7 @@ class Merge:
                 self.conflicts[name] = REMOVED
             else:
                 self._both(name, old, our, new)
-        self._free()
+        self._drop_colliding()
 
     def _both(self, name: str, old: Entry | None, our: Entry, new: Entry) -> None:
         """Merge a path that both sides changed or added, line by line.
@@ -77,7 +77,7 @@ class Merge:
         if conflicts:
             self.conflicts[name] = MARKED
 
-    def _free(self) -> None:
+    def _drop_colliding(self) -> None:
         """Drop files of the template whose path collides with the team's files or folders.
 
         A path collides if it is one of the team's folders, is below one of the team's files, or
@@ -167,7 +167,7 @@ def differences(root: Path, before: str, after: str) -> list[str]:
     return [name for name in git.run(root, "diff-tree", *words).split("\0") if name]
 
 
-def as_in(root: Path, commit: str, names: Iterable[str]) -> set[str]:
+def unchanged_since(root: Path, commit: str, names: Iterable[str]) -> set[str]:
     """Return the `names` of files that are in the same state in the work tree as in the commit.
 
     A file that is missing in both counts. Uses a temporary index, since flags in the user's index

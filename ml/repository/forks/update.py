@@ -49,12 +49,12 @@ from ml.repository.forks.merge import (
     Files,
     Merge,
     as_bytes,
-    as_in,
     content_of,
     differences,
     own_index,
     text_of,
     tree_of,
+    unchanged_since,
     write,
 )
 from ml.repository.github.api import GitHub
@@ -66,7 +66,7 @@ MERGED = "is merged already"
 # deleted once all files are written.
 UNFINISHED = "refs/worktree/template-update"
 # Ref that is then set to the same commit, and deleted once the report is printed.
-UNTOLD = "refs/worktree/template-update-untold"
+UNREPORTED = "refs/worktree/template-update-untold"
 # The files that record the merged version: they are written last.
 _LAST = (repository.FRAMEWORK_LOCK, ANSWERS)
 _RELEASE = re.compile(r"v(\d+(?:\.\d+)*(?:(?:a|b|rc|\.post|\.dev)\d+)*)", re.ASCII)
@@ -117,14 +117,14 @@ def update(
     """
     _answers(root)
     _resume(root)
-    if not _commit_at(root, UNTOLD):
+    if not _commit_at(root, UNREPORTED):
         text = _updated(root, revision, source)
-        if not _commit_at(root, UNTOLD):
+        if not _commit_at(root, UNREPORTED):
             tell(text)
             return text
-    text = git.run(root, "log", "-1", "--format=%B", UNTOLD).strip()
+    text = git.run(root, "log", "-1", "--format=%B", UNREPORTED).strip()
     tell(text)
-    git.run(root, "update-ref", "-d", UNTOLD)
+    git.run(root, "update-ref", "-d", UNREPORTED)
     return text
 
 
@@ -350,7 +350,7 @@ def _resume(root: Path) -> None:
     before, after = git.run(root, "rev-parse", f"{UNFINISHED}^", UNFINISHED).split()
     changed = {*differences(root, before, after)}
     is_on = git.run(root, "rev-parse", "HEAD").strip() == before
-    if not is_on or as_in(root, before, changed) == changed:
+    if not is_on or unchanged_since(root, before, changed) == changed:
         git.run(root, "update-ref", "-d", UNFINISHED, after)
         return
     finish(root)
@@ -398,14 +398,16 @@ def finish(root: Path) -> None:
         names = sorted(changed & present, key=lambda name: (name in _LAST, name == ANSWERS, name))
         listed = as_bytes("".join(f"{name}\0" for name in names))
         git.run(root, "checkout-index", "--force", "--stdin", "-z", content=listed, index=index)
-    refs = f"update {UNTOLD} {after}\ndelete {UNFINISHED} {after}\n"
+    refs = f"update {UNREPORTED} {after}\ndelete {UNFINISHED} {after}\n"
     git.run(root, "update-ref", "--stdin", content=refs.encode())
 
 
 def _demand_free(root: Path, before: str, after: str) -> None:
     """Raise UserError if a file that the update writes differs from both commits."""
     changed = differences(root, before, after)
-    edited = {*changed} - as_in(root, before, changed) - as_in(root, after, changed)
+    edited = (
+        {*changed} - unchanged_since(root, before, changed) - unchanged_since(root, after, changed)
+    )
     if edited:
         actual = f"{', '.join(sorted(edited)[:9])}: differs from HEAD and from the update"
         hint = "move your file away; git checkout FILE where it is committed; then make update"
@@ -432,8 +434,8 @@ def request(root: Path, github: GitHub, revision: str = "", source: str = "") ->
         and str(pull["head"]["ref"]).startswith(BRANCHES)
     }
     current = pulls.pop(branch, None)
-    if current and (people := _people(github, current)):
-        return f"pull request {current['number']} has commits of {people}, and stays as it is"
+    if current and (authors := _other_authors(github, current)):
+        return f"pull request {current['number']} has commits of {authors}, and stays as it is"
     files, modes = _contents(root, result.commit)
     title, body = page.update_request(
         result.before, result.after, result.conflicts, result.stay_removed
@@ -443,11 +445,11 @@ def request(root: Path, github: GitHub, revision: str = "", source: str = "") ->
     if result.conflicts:
         github.send("POST", f"issues/{number}/{LABELS}", {LABELS: [CONFLICT]})
     for pull in pulls.values():
-        done += f"; {_give_up(github, pull, number)}"
+        done += f"; {_close_superseded(github, pull, number)}"
     return done
 
 
-def _people(github: GitHub, pull: Mapping[str, Any]) -> str:
+def _other_authors(github: GitHub, pull: Mapping[str, Any]) -> str:
     """Return the accounts, besides the app that opened it, with commits on a pull request; or "".
 
     `web-flow`, as which GitHub's API commits, does not count. A person who opened the pull request
@@ -463,22 +465,22 @@ def _people(github: GitHub, pull: Mapping[str, Any]) -> str:
     return ", ".join(sorted(names - bots))
 
 
-def _give_up(github: GitHub, pull: Mapping[str, Any], newer: int) -> str:
+def _close_superseded(github: GitHub, pull: Mapping[str, Any], newer: int) -> str:
     """Close the pull request of an older version; return what was done.
 
     If it has commits of other authors, it stays open and gets one comment about the newer version.
     """
     number = pull["number"]
-    people = _people(github, pull)
-    if not people:
+    authors = _other_authors(github, pull)
+    if not authors:
         github.send("PATCH", f"pulls/{number}", {"state": "closed"})
         return f"{number} is closed"
     marker = f"<!-- {BRANCHES}{newer} -->"
     comments = github.pages(f"issues/{number}/comments")
     if not any(str(comment["body"]).startswith(marker) for comment in comments):
-        text = f"{marker}\n{page.replaced_update(newer, people)}"
+        text = f"{marker}\n{page.replaced_update(newer, authors)}"
         github.send("POST", f"issues/{number}/comments", {"body": text})
-    return f"{number} has commits of {people}, and stays open"
+    return f"{number} has commits of {authors}, and stays open"
 
 
 def _contents(root: Path, commit: str) -> tuple[dict[str, str | bytes | None], dict[str, str]]:

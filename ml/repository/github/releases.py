@@ -199,7 +199,9 @@ def revert(github: GitHub, root: Path, result: Mapping[str, Any]) -> str:
     """
     project, environment = result["project"], result["environment"]
     file = f"ml/projects/{project}/{FILE}"
-    before, evidence, commit = _before(root, project, environment, str(result["serving_digest"]))
+    before, evidence, commit = _earlier_release(
+        root, project, environment, str(result["serving_digest"])
+    )
     title, body = release.revert(result, commit)
     main = github.head()
     now, seen = github.text(file, main), (root / file).read_bytes().decode()
@@ -223,7 +225,7 @@ def _branch(result: Mapping[str, Any]) -> str:
     return f"revert/{result['project']}-{result['environment']}-{result['decision'][:12]}"
 
 
-def _before(
+def _earlier_release(
     root: Path, project: str, environment: str, live_digest: str
 ) -> tuple[str, dict[str, str | None], str]:
     """Return the release.yml to revert to, its evidence files, and the commit to revert.
@@ -263,7 +265,7 @@ def _history(root: Path, file: str) -> Iterator[tuple[str, str]]:
         yield commit, _at(root, f"{commit}^", file) or ""
 
 
-def _left(environment: str) -> Sequence[Mapping[str, Any]]:
+def _results_of_run(environment: str) -> Sequence[Mapping[str, Any]]:
     """Return the results of an environment's release job in this run; [] without any.
 
     Raises UserError if the artifact is invalid.
@@ -282,7 +284,9 @@ def _revert(root: Path, environments: Sequence[str]) -> None:
     """Open the pull requests that revert rolled-back versions; raise UserError at the end."""
 
     def revert_all(environment: str) -> None:
-        results = [result for result in _left(environment) if result["outcome"] == "rolled-back"]
+        results = [
+            result for result in _results_of_run(environment) if result["outcome"] == "rolled-back"
+        ]
         for_all(results, lambda result: print(revert(GitHub.of_workflow(), root, result)))
 
     for_all(environments, revert_all)

@@ -435,7 +435,7 @@ def _leaks(frame: pd.DataFrame, features: Sequence[Column], labels: Any) -> list
     table = np.column_stack(columns)
     try:
         alone = leakage.features(table, labels[::step], names, codes)
-        return [*alone, *leakage.together(table, labels[::step], names)]
+        return [*alone, *leakage.joint_checks(table, labels[::step], names)]
     except ValueError:  # the checked rows have only one label
         return []
 

@@ -49,7 +49,7 @@ _File = tuple[Path, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class _Request:
+class _ReadOptions:
     """Options for reading the columns."""
 
     target: str
@@ -78,14 +78,14 @@ def read_all(
     Exits if something is unreadable or unsupported.
     """
     label = target if is_class else ""
-    request = _Request(target, label, texts | {label})
-    tables = [_read(folder, request) for folder in folders]
+    read_options = _ReadOptions(target, label, texts | {label})
+    tables = [_read(folder, read_options) for folder in folders]
     if mixed := _mixed(columns for table in tables for _, columns in table):
         tables.clear()
-        request = replace(request, digits=mixed)
-        tables += [_read(folder, request) for folder in folders]
+        read_options = replace(read_options, digits=mixed)
+        tables += [_read(folder, read_options) for folder in folders]
         _demand_kinds([file for table in tables for file in table], target)
-    return [together([columns for _, columns in table]) for table in tables]
+    return [concatenate([columns for _, columns in table]) for table in tables]
 
 
 def required(folder: Path) -> frozenset[str]:
@@ -103,7 +103,7 @@ def required(folder: Path) -> frozenset[str]:
     }
 
 
-def _read(folder: Path, request: _Request) -> list[_File]:
+def _read(folder: Path, read_options: _ReadOptions) -> list[_File]:
     """Return (file, columns) pairs; JSON Lines files are one pair with the first file's name."""
     try:
         table = mltables.describe(folder)
@@ -118,11 +118,11 @@ def _read(folder: Path, request: _Request) -> list[_File]:
             is_first = options.get("header") == "from_first_file"
             heads = [files[0] if is_first else file for file in files]
             pairs = zip(files, heads, strict=True)
-            frames = [_delimited(*part, table, request) for part in pairs]
+            frames = [_delimited(*part, table, read_options) for part in pairs]
         elif how == "read_parquet":
-            frames = [_parquet(file, table, request) for file in files]
+            frames = [_parquet(file, table, read_options) for file in files]
         else:
-            frames = [_json_lines(files, table, request)]
+            frames = [_json_lines(files, table, read_options)]
         _demand_same(files, frames)
     except mltables.Unreadable as error:
         stop("bad-mltable", str(error), "read_delimited, read_parquet or read_json_lines")
@@ -181,7 +181,7 @@ def _demand_same(files: Sequence[Path], tables: Sequence[Mapping[str, Any]]) -> 
 
 
 def _delimited(
-    file: Path, of_names: Path, table: Mapping[str, Any], request: _Request
+    file: Path, of_names: Path, table: Mapping[str, Any], read_options: _ReadOptions
 ) -> dict[str, Any]:
     """Return the columns of a delimited file; `of_names` is the file with the header."""
     import pandas as pd
@@ -210,8 +210,8 @@ def _delimited(
         chosen = _kept(table, names)
         shared |= {"header": 0 if of_names == file else None, "names": names, "chunksize": PART}
         # In the label column, only an empty text is missing; `NA` is a class name.
-        shared["na_values"] = {name: sorted(MISSING) for name in names} | {request.label: [""]}
-        texts = {name for name in chosen if name in request.texts | request.digits}
+        shared["na_values"] = {name: sorted(MISSING) for name in names} | {read_options.label: [""]}
+        texts = {name for name in chosen if name in read_options.texts | read_options.digits}
         columns: list[dict[str, Any]] = []
         with warnings.catch_warnings():
             # Turn the pandas warning about fields without a column into an error.
@@ -222,15 +222,15 @@ def _delimited(
                     # pandas loses the spelling of booleans, so they are read again as texts.
                     flags = {name for name in chosen if types.infer_dtype(part[name]) == "boolean"}
                     texts |= flags
-                    columns.append(_compact(part[chosen], request))
+                    columns.append(_compact(part[chosen], read_options))
         # Read columns again as texts if some chunks have numbers and others texts.
         as_texts = _mixed(columns) | texts - arguments["dtype"].keys()
         if again := [name for name in chosen if name in as_texts]:
             arguments = {"usecols": again, "dtype": str}
             with pd.read_csv(file, **arguments, **shared) as parts:
                 for index, part in enumerate(parts):
-                    columns[index] |= _compact(part, request)
-        return {str(name): value for name, value in together(columns).items()}
+                    columns[index] |= _compact(part, read_options)
+        return {str(name): value for name, value in concatenate(columns).items()}
     except pd.errors.ParserWarning:
         actual = f"{file} has rows with more fields than the header"
         stop("unreadable", actual, "one field per column; quote a field that has the delimiter")
@@ -241,7 +241,7 @@ def _delimited(
 
 
 def _json_lines(
-    files: Sequence[Path], table: Mapping[str, Any], request: _Request
+    files: Sequence[Path], table: Mapping[str, Any], read_options: _ReadOptions
 ) -> dict[str, Any]:
     """Return the columns of all JSON Lines files; keys that a line lacks are missing values."""
     import pandas as pd
@@ -259,8 +259,8 @@ def _json_lines(
                 _refuse_nested(file, name)
         cells = [row.get(name) for part in rows for row in part]
         # object, because a missing value would turn large integers into rounded floats.
-        kind = object if name in request.texts else None
-        columns |= _compact(pd.DataFrame({name: pd.Series(cells, dtype=kind)}), request)
+        kind = object if name in read_options.texts else None
+        columns |= _compact(pd.DataFrame({name: pd.Series(cells, dtype=kind)}), read_options)
     return columns
 
 
@@ -275,7 +275,7 @@ def _refuse_kind(file: Path, name: str, kind: str) -> NoReturn:
     stop("unreadable", actual, expected, f"drop it in the MLTable: `drop_columns: {name}`")
 
 
-def _parquet(file: Path, table: Mapping[str, Any], request: _Request) -> dict[str, Any]:
+def _parquet(file: Path, table: Mapping[str, Any], read_options: _ReadOptions) -> dict[str, Any]:
     """Return the columns of a Parquet file, which are read one at a time to save memory."""
     from pyarrow import ArrowException, types
     from pyarrow.parquet import read_schema, read_table
@@ -291,20 +291,20 @@ def _parquet(file: Path, table: Mapping[str, Any], request: _Request) -> dict[st
             if types.is_duration(dtype) or types.is_time(dtype) or "binary" in str(dtype):
                 _refuse_kind(file, name, str(dtype))
             # A missing value would otherwise turn large integers into rounded floats.
-            is_text = name in request.texts
+            is_text = name in read_options.texts
             column = read_table(file, columns=[name])
             rows = column.to_pandas(integer_object_nulls=is_text)
             if name not in rows:  # pandas has made this column the index
                 rows = rows.reset_index()
             if types.is_decimal(dtype) and not is_text:
                 rows = rows.astype(np.float64)
-            columns |= _compact(rows, request)
+            columns |= _compact(rows, read_options)
     except (ArrowException, OSError) as error:
         stop("unreadable", f"{file}: {error}", "a valid Parquet file")
     return columns
 
 
-def _compact(rows: pd.DataFrame, request: _Request) -> dict[str, Any]:
+def _compact(rows: pd.DataFrame, read_options: _ReadOptions) -> dict[str, Any]:
     """Return the columns in compact types: float32 or small integers, and categories for texts.
 
     A numeric target is not changed.
@@ -315,13 +315,17 @@ def _compact(rows: pd.DataFrame, request: _Request) -> dict[str, Any]:
     columns = {}
     for name, values in rows.items():
         cells: Any = values.reset_index(drop=True)
-        if name == request.label:
+        if name == read_options.label:
             cells = as_texts(cells, missing=frozenset({""}))
         elif str(cells.dtype) == "category":
             cells = cells.cat.as_unordered()
-        elif name in request.texts or types.is_object_dtype(cells) or types.is_string_dtype(cells):
+        elif (
+            name in read_options.texts
+            or types.is_object_dtype(cells)
+            or types.is_string_dtype(cells)
+        ):
             cells = cells.astype("category")
-        elif name == request.target or not is_number(cells):
+        elif name == read_options.target or not is_number(cells):
             pass
         elif isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iu":
             cells = pd.to_numeric(cells, downcast="integer")
@@ -333,7 +337,7 @@ def _compact(rows: pd.DataFrame, request: _Request) -> dict[str, Any]:
     return columns
 
 
-def together(tables: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def concatenate(tables: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Concatenate tables with the same columns, one column at a time; empties the inputs."""
     import pandas as pd
     from pandas.api.types import union_categoricals

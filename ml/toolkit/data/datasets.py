@@ -179,7 +179,7 @@ class Target:
         if folds and raw.get("time") is not None:
             expected = "no `folds` with `time`: a fold would be predicted by a model of later rows"
             raise SchemaRefused("folds", repr(folds), expected)
-        threshold = _threshold(raw, kind.has_positive)
+        threshold = _decision_threshold(raw, kind.has_positive)
         names = ("target", "file", "positive", "id", "group", "time", "text")
         texts = {name: str(raw[name]) for name in names if raw.get(name) is not None}
         return cls(
@@ -192,7 +192,7 @@ class Target:
         )
 
 
-def _threshold(raw: Mapping[str, Any], is_binary: bool) -> float:
+def _decision_threshold(raw: Mapping[str, Any], is_binary: bool) -> float:
     """Return the decision threshold of a schema, by default 0.5; raise SchemaRefused if invalid.
 
     With costs, it minimises the expected cost: false_positive / (false_positive + false_negative)

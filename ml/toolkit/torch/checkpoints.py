@@ -125,7 +125,7 @@ class Checkpoints:
             self._finisher.shutdown()
             self._stager.close()
 
-    def after(self, step: int, metric: float | None = None) -> None:
+    def after_step(self, step: int, metric: float | None = None) -> None:
         """Call after each step: save a checkpoint if one is due, and always with a `metric`.
 
         The manifest records the metric. After SIGTERM to any process, all processes save and raise
@@ -288,7 +288,9 @@ class Checkpoints:
             done = {path.name: stored.digest(path, self._progress) for path in written}
         except BaseException as error:
             done = error
-        files = {name: sha256 for part in self._together(done) for name, sha256 in part.items()}
+        files = {
+            name: sha256 for part in self._gather_results(done) for name, sha256 in part.items()
+        }
         done = {}
         if self._world.first:
             try:
@@ -300,15 +302,15 @@ class Checkpoints:
                 self._forget()
             except (OSError, Superseded) as error:
                 done = error
-        self._together(done)
+        self._gather_results(done)
 
-    def _together(self, done: dict[str, str] | BaseException) -> list[dict[str, str]]:
+    def _gather_results(self, done: dict[str, str] | BaseException) -> list[dict[str, str]]:
         """Return the results of all processes; raise CheckpointError in all if one failed.
 
         A failure removes the unfinished checkpoint.
         """
         parts: list[Any] = [None] * self._world.size
-        mine = self._sentence(done) if isinstance(done, BaseException) else done
+        mine = self._describe_failure(done) if isinstance(done, BaseException) else done
         dist.all_gather_object(parts, mine, group=self._writing)
         for rank, part in enumerate(parts):
             if isinstance(part, tuple):
@@ -324,13 +326,13 @@ class Checkpoints:
                 )
         return parts
 
-    def _sentence(self, problem: BaseException) -> tuple[str, str]:
+    def _describe_failure(self, problem: BaseException) -> tuple[str, str]:
         """Return (code, message) of a failure; a newer generation takes precedence as the cause."""
         try:
             self._generation.demand()
         except Superseded as superseded:
             return Superseded.__name__, str(superseded)
-        return _sentence(problem, self.folder)
+        return _describe_failure(problem, self.folder)
 
     def _superseded(self, sentence: str) -> CheckpointError:
         return CheckpointError(
@@ -525,7 +527,7 @@ def _is_alike(facts: snapshot.Facts, optimiser: torch.optim.Optimizer) -> bool:
     )
 
 
-def _sentence(problem: BaseException, folder: Path) -> tuple[str, str]:
+def _describe_failure(problem: BaseException, folder: Path) -> tuple[str, str]:
     """Return (error code, message) of a failed write; unwrap the exceptions of DCP's processes."""
     causes = [*getattr(problem, "failures", {}).values()]
     cause = causes[0][0] if causes else problem

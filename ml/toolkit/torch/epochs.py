@@ -109,7 +109,7 @@ def train_epochs(
                     if update.taken:
                         metrics.add(TRAIN_LOSS, update.loss * update.items, update.items)
                     if batches.step < len(batches):
-                        checkpoints.after(progress.steps)
+                        checkpoints.after_step(progress.steps)
             validate(metrics)
             measured = metrics.reduce()
             watchdog.beat()
@@ -123,6 +123,6 @@ def train_epochs(
             progress.seconds = world.gather(earlier + time.perf_counter() - began)[0]
             if world.first:
                 report({**measured, **batches.rates()}, progress.steps)
-            checkpoints.after(progress.steps, metric=value if every_epoch else None)
+            checkpoints.after_step(progress.steps, metric=value if every_epoch else None)
         checkpoints.finish()
     return progress

@@ -384,7 +384,7 @@ class Guard:
         self._good = 0
 
     def check(self, step: int, update: Update) -> bool:
-        """Return True if a checkpoint was restored. Call after each step, before `after`."""
+        """Return True if a checkpoint was restored. Call after each step, before `after_step`."""
         if update.taken and not self._is_explosion(update.loss):
             self._losses.append(update.loss)
             self._bad.clear()

@@ -38,7 +38,7 @@ transformations:
 
 
 class Winner:
-    """The functions of `Answering` for a folder with AutoML members."""
+    """The functions of `Predictor` for a folder with AutoML members."""
 
     @staticmethod
     def predict(model: Members, table: NDArray[np.float64]) -> NDArray[np.float64]:

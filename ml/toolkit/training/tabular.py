@@ -56,7 +56,7 @@ SOURCES = "the folders of the feature sets' sources, in the order of the project
 _BESIDE = frozenset({"evaluate.py", "metrics.py", "endpoint", "tests"})
 
 
-class Answering(Protocol):
+class Predictor(Protocol):
     """The functions of a trained model that an evaluation needs."""
 
     @property
@@ -70,7 +70,7 @@ class Answering(Protocol):
         """Return the model's prediction for each row."""
 
 
-class Model(Answering, Protocol):
+class Model(Predictor, Protocol):
     """The functions of a project's model.py."""
 
     @property
@@ -143,7 +143,7 @@ class Tabular:
 
     def fit(self, dataset: Dataset, settings: Mapping[str, Any], seed: int) -> tuple[Columns, Any]:
         """Return the encoder fitted to the training rows, and the fitted model."""
-        with self._told("correct `derive` in columns.py"):
+        with self._exit_on_value_error("correct `derive` in columns.py"):
             columns = dataset.columns(self.derive, self.encoding)
             train, validation = (dataset.numbers(split, columns) for split in (TRAIN, VALIDATION))
         return columns, self.model.fit(columns, train, validation, dict(settings), seed)
@@ -158,11 +158,11 @@ class Tabular:
     def matrix(self, dataset: Dataset, split: str, columns: Columns) -> NDArray[np.float64]:
         """Return the encoded rows of a split, (rows, columns)."""
         hint = "train it again, or evaluate it in a checkout of the commit that trained it"
-        with self._told(hint):
+        with self._exit_on_value_error(hint):
             return columns.matrix(dataset.splits[split].rows)
 
     @contextmanager
-    def _told(self, hint: str) -> Iterator[None]:
+    def _exit_on_value_error(self, hint: str) -> Iterator[None]:
         """Turn a ValueError into an exit with `wrong-columns`, the line of `derive`, and a hint."""
         try:
             yield
@@ -176,7 +176,7 @@ class Tabular:
             )
             raise SystemExit(f"error[wrong-columns]: {error}{place}\n  hint: {hint}") from error
 
-    def maker(self, dataset: Dataset) -> dict[str, Any]:
+    def training_fingerprint(self, dataset: Dataset) -> dict[str, Any]:
         """Return the digest of the project's code, the columns, the target and the split.
 
         With settings, seed and data, they determine the trained model.
@@ -221,14 +221,16 @@ def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
         scores = project.scores(dataset, VALIDATION, columns, fitted)
         metrics = _metrics(dataset, scores)
         inputs, rows = _inputs(dataset, VALIDATION, columns), dataset.scored(VALIDATION, scores)
-        measurement.warn(measurement.strong(inputs, rows, VALIDATION, dataset.classes))
+        measurement.warn(
+            measurement.feature_and_model_checks(inputs, rows, VALIDATION, dataset.classes)
+        )
         seconds = time.perf_counter() - began
         tracker.metrics({**metrics, "training_seconds": seconds})
         columns.save(folder)
         project.model.save(fitted, folder)
         tracker.metrics(_row_latency(project, dataset, columns, folder).as_metrics())
         facts |= {"seed": seed, "seconds": seconds, "hyperparameters": settings}
-        digest = seal(folder, {**facts, "maker": project.maker(dataset)})
+        digest = seal(folder, {**facts, "maker": project.training_fingerprint(dataset)})
     print(f"model {folder} {digest}: {metrics}")
 
 
@@ -298,13 +300,13 @@ def evaluate(
         members = Members(options.model)
         search = facts.pop(searched.FACT, {})
         dataset = searched.as_searched(dataset, columns, members, search)
-        model_of: Answering = searched.Winner()
+        model_of: Predictor = searched.Winner()
         fitted: Any = members
     else:
         search, model_of, fitted = {}, project.model, project.model.load(options.model)
     about, settings, seed = dataset.about, facts["hyperparameters"], facts["seed"]
     if not search:
-        _check_maker(facts.pop("maker", {}), project.maker(dataset))
+        _check_fingerprint(facts.pop("maker", {}), project.training_fingerprint(dataset))
 
     def scores(split: str) -> NDArray[np.float64]:
         table = project.matrix(dataset, split, columns)
@@ -458,10 +460,10 @@ class Linear:
         return probabilities[:, 1] if self._task == "binary" else probabilities
 
 
-def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _check_fingerprint(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Exit if `folds` is used and the code, columns, target or split changed since training.
 
-    `before` and `now` are results of `Tabular.maker`.
+    `before` and `now` are results of `Tabular.training_fingerprint`.
     """
     folds = [settings.get("split", {}).get("folds", 0) for settings in (before, now)]
     differing = [name for name, settings in now.items() if before.get(name) != settings]

@@ -472,9 +472,9 @@ def test_what_githubs_plan_lacks_is_told(
     (tmp_path / "gh").write_text(f"#!/bin/sh\necho '{error} (HTTP 403)' >&2\nexit 1\n")
     (tmp_path / "gh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for question in (True, False):
+    for is_query in (True, False):
         with pytest.raises(UserError, match="github-plan") as refused:
-            run_command(("gh", "api", "repos/acme/models/rulesets"), question)
+            run_command(("gh", "api", "repos/acme/models/rulesets"), is_query)
         assert "GitHub Enterprise" in str(refused.value)
 
 

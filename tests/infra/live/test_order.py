@@ -78,11 +78,11 @@ class Platform:
             raise Killed
         self.taken += 1
 
-    def run(self, words: Words, question: bool) -> Any:
+    def run(self, words: Words, is_query: bool) -> Any:
         """A command of the bootstrap."""
-        if not question and CHANGES & {*words}:
+        if not is_query and CHANGES & {*words}:
             self.take()
-        return self.cloud.run(words, question)
+        return self.cloud.run(words, is_query)
 
     def bootstrap(self) -> dict[str, str]:
         """What each step came to."""

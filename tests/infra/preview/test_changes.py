@@ -233,9 +233,9 @@ def _repository(folder: Path) -> Path:
 
 def _copy(folder: Path, *without: str) -> Path:
     """What the program of a stack imports and reads."""
-    for room in ("infra", "policies", "ml/core"):
+    for part in ("infra", "policies", "ml/core"):
         ignored = shutil.ignore_patterns("__pycache__", *without)
-        shutil.copytree(ROOT / room, folder / room, ignore=ignored)
+        shutil.copytree(ROOT / part, folder / part, ignore=ignored)
     return folder
 
 

@@ -13,9 +13,9 @@ from infra.preview.capture import (
     IMMUTABLE,
     REMOVED,
     Capture,
+    ImmutableRule,
     Property,
     ResourceChange,
-    Rule,
     changes,
     immutable_changes,
 )
@@ -127,7 +127,7 @@ def test_each_rule_has_a_source_and_matches_the_program(tmp_path: Path) -> None:
     found = changed(tmp_path, workstations=[{**machine, **person}], workspace=own_key)
     declared = [*_paths(own()["prod"]), *_paths(found)]
 
-    def met(row: Rule) -> bool:
+    def met(row: ImmutableRule) -> bool:
         return any(re.fullmatch(row.kind, a) and re.fullmatch(row.path, b) for a, b in declared)
 
     assert [row for row in IMMUTABLE if not met(row) or not row.source] == []

@@ -161,7 +161,7 @@ def test_a_change_of_code_is_named(name: str, tmp_path: Path) -> None:
         (tree / name).write_text(code)
     (line,) = weakenings(edits("prod", *trees))
     assert line.startswith(f"{Path(name).name}: the code of rules, roles, checks or the program")
-    assert name.partition("/")[0] in report.ROOMS  # what a comparison takes of a revision
+    assert name.partition("/")[0] in report.PATHS  # what a comparison takes of a revision
 
 
 @pytest.mark.attack("the program opens what it declares closed, by a command or in Azure alone")

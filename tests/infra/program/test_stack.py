@@ -242,7 +242,7 @@ def test_what_needs_a_role_waits_until_it_counts(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     nothing: Any = None
-    asyncio.run(access.wait_until_it_counts(nothing))
+    asyncio.run(access.wait_for_propagation(nothing))
     assert waits == [120]
 
 
@@ -1104,7 +1104,7 @@ def _absent(asked: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def test_an_update_before_the_registry_names_the_stack_to_deploy() -> None:
     with pytest.raises(UserError, match="mlplat-shared in rg-mlplat-shared does not exist"):
-        capture("dev", ask=_absent)
+        capture("dev", lookup_registry=_absent)
 
 
 def test_a_preview_before_the_registry_lacks_its_accounts(
@@ -1141,11 +1141,11 @@ def test_a_registry_may_be_in_another_subscription(isolation: str, tmp_path: Pat
         "platform:network": json.dumps({"isolation": isolation}),
     }
 
-    def ask(question: Mapping[str, Any]) -> Mapping[str, Any]:
+    def lookup_registry(question: Mapping[str, Any]) -> Mapping[str, Any]:
         asked.append(question)
         return answered(question)
 
-    found = capture("prod", config=config, ask=ask)
+    found = capture("prod", config=config, lookup_registry=lookup_registry)
     _sound(found)
     (question,) = asked
     assert question["subscriptionId"] == ELSEWHERE and question["registryName"] == "other"
@@ -1180,13 +1180,13 @@ def test_a_registry_has_accounts_in_each_of_its_regions() -> None:
     accounts = answered({})["regionDetails"]
     there = {"regionDetails": [{**accounts[1], "location": "northeurope"}]}
     config = {"azure-native:location": "northeurope"}
-    prod = capture("prod", config=config, ask=lambda _: there)
+    prod = capture("prod", config=config, lookup_registry=lambda _: there)
     assert ACCOUNTS["blob"] in str(_kinds(prod, "network:PrivateEndpoint")["assets-blob"].inputs)
 
 
 def test_a_registry_of_another_region_is_refused() -> None:
     with pytest.raises(UserError, match="no accounts in westeurope"):
-        capture("dev", ask=lambda _: {"regionDetails": [{"location": "northeurope"}]})
+        capture("dev", lookup_registry=lambda _: {"regionDetails": [{"location": "northeurope"}]})
 
 
 FEATURES = {

@@ -238,7 +238,7 @@ def test_training_rows_are_what_a_new_question_would_get(faq: Faq, parts: Split)
     row = int(np.flatnonzero(fold == 2)[3])
     visible = (fold != 2) & (forgotten[training.entry] != 2)
     visible_texts = [text for text, keep in zip(training.texts, visible, strict=True) if keep]
-    memory = Memory.learn(
+    memory = Memory.train(
         training.spaces.embed(visible_texts), training.entry[visible], training.catalogue, *DESCENT
     )
     query = training.spaces.embed([training.texts[row]])
@@ -263,9 +263,9 @@ def test_no_steps_is_naive_bayes(faq: Faq, parts: Split):
     """Where the classifier starts; a few steps make it fit its questions better."""
     training = Training(faq, parts)
     questions = training.spaces.embed(training.texts)
-    start = Memory.learn(questions, training.entry, training.catalogue, 0, 30.0)
+    start = Memory.train(questions, training.entry, training.catalogue, 0, 30.0)
     np.testing.assert_array_equal(start.weights, naive_bayes(start.word_mass))
-    moved = Memory.learn(questions, training.entry, training.catalogue, 10, 30.0)
+    moved = Memory.train(questions, training.entry, training.catalogue, 10, 30.0)
     right = np.arange(len(start.label)), start.label
 
     def loss(weights: Array) -> float:

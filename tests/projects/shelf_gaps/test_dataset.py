@@ -14,7 +14,7 @@ from ml.projects.shelf_gaps.dataset import (
     TEST,
     TRAIN,
     VALIDATION,
-    checked,
+    check_images,
     draw,
     lighting,
     opened,
@@ -58,7 +58,7 @@ def test_a_recipe_is_drawn(recipe: Path) -> None:
     """Every store in its split, each box around its mask."""
     with opened(recipe) as splits:
         assert {name: len(of) for name, of in splits.items()} == {TRAIN: 4, VALIDATION: 4, TEST: 4}
-        checked([of for pictures in splits.values() for of in pictures])
+        check_images([of for pictures in splits.values() for of in pictures])
         boxes = 0
         for picture in splits[TRAIN]:
             sample = picture.sample(64)
@@ -161,7 +161,7 @@ def test_damaged_images_are_told_before_training(voc: Path) -> None:
     (voc / "JPEGImages/castle1.jpg").write_bytes(b"no image")
     Image.new("RGB", (50, 50)).save(voc / "JPEGImages/north1.jpg")
     with pytest.raises(DataRefused) as refused:
-        checked(pictures)
+        check_images(pictures)
     assert "castle1.jpg: no image" in str(refused.value)
     assert "a box outside of 50 × 50 pixels" in str(refused.value)
 
@@ -184,10 +184,10 @@ def test_masks_fit_their_image(voc: Path, image: Image.Image | None, told: str) 
         file.write_bytes(b"no image")
     (picture,) = read(voc)[TEST]
     if not told:
-        checked([picture])
+        check_images([picture])
         return
     with pytest.raises(DataRefused) as refused:
-        checked([picture])
+        check_images([picture])
     assert f"north1.png: {told}" in str(refused.value)
 
 

@@ -28,7 +28,7 @@ from ml.projects.shelf_gaps.endpoint import score
 from ml.projects.shelf_gaps.images import Letterboxed
 from ml.projects.shelf_gaps.network import Network, build, export
 from ml.projects.shelf_gaps.parity import agreement
-from ml.projects.shelf_gaps.pictures import Pictures, changed, network_batch
+from ml.projects.shelf_gaps.pictures import Pictures, augmented, network_batch
 from ml.projects.shelf_gaps.train import main
 from ml.toolkit.training.model_folder import unseal
 from policies.supply_chain.formats import formats
@@ -86,8 +86,8 @@ def test_pictures_and_their_changes(recipe: Path) -> None:
     with opened(recipe) as splits:
         rows = Pictures(splits[TRAIN], SIZE).take(np.arange(4))
     for seed in range(10):
-        new = changed(rows, np.random.default_rng(seed))
-        same = changed(rows, np.random.default_rng(seed))
+        new = augmented(rows, np.random.default_rng(seed))
+        same = augmented(rows, np.random.default_rng(seed))
         assert all(np.array_equal(of, same[name]) for name, of in new.items())
         images, targets = network_batch({name: torch.from_numpy(of) for name, of in new.items()})
         assert images[0].shape == (3, SIZE, SIZE) and 0 <= float(images[0].min()) <= 1
@@ -112,7 +112,7 @@ def test_a_training_that_was_stopped_goes_on(
         return unseal(tmp_path / name)[0]["measured"]
 
     whole = run("whole")
-    add = "ml.projects.shelf_gaps.train.Checkpoints.after"
+    add = "ml.projects.shelf_gaps.train.Checkpoints.after_step"
     after, ends = _resolve(add), iter([False] * 3 + [True])
 
     def leaving(self: Any, step: int, metric: float | None = None) -> None:

@@ -79,7 +79,7 @@ def main(folder: Path, data: Path, epochs: int, pause_s: float) -> None:
                     step += 1
                     note(step=step, rows=batch["row"].tolist(), loss=update.loss)
                     time.sleep(pause_s)
-                    checkpoints.after(step)
+                    checkpoints.after_step(step)
                     if step % EVERY == 0:
                         checkpoints.finish()
                         note(saved=step)

@@ -275,10 +275,10 @@ def test_a_writer_that_does_not_say_why_is_asked_of_the_disk(
 ) -> None:
     """As torch's own, whose error is `unexpected pos` where the disk is full."""
     error = RuntimeError("unexpected pos 64 vs 0")
-    assert checkpoints._sentence(error, tmp_path)[0] == "checkpoint-failed"
+    assert checkpoints._describe_failure(error, tmp_path)[0] == "checkpoint-failed"
     full = type(shutil.disk_usage(tmp_path))(10**9, 10**9, 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: full)
-    assert checkpoints._sentence(error, tmp_path)[0] == "disk-full"
+    assert checkpoints._describe_failure(error, tmp_path)[0] == "disk-full"
 
 
 def test_checkpoints_leave_no_group_behind(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_snapshot_is_of_its_moment(tmp_path: Path) -> None:
                 model(torch.randn(8, 3)).square().sum().backward()
                 optimiser.step()
                 then = {name: of.clone() for name, of in model.state_dict().items()}
-                kept.after(step)
+                kept.after_step(step)
             model(torch.randn(8, 3)).square().sum().backward()
             optimiser.step()
             kept.finish()
@@ -326,13 +326,13 @@ class Slow(snapshot.Stager):
 
 
 def test_a_snapshot_without_an_optimiser_is_of_its_moment_too(tmp_path: Path) -> None:
-    """No hook knows when weights change: it is copied before `after` returns."""
+    """No hook knows when weights change: it is copied before `after_step` returns."""
     with distributed(seed=1) as world:
         model = nn.Linear(300, 300)
         with Checkpoints(tmp_path, world, {"model": model}, every_steps=1, events=None) as kept:
             kept._stager = Slow()
             then = model.weight.detach().clone()
-            kept.after(1)
+            kept.after_step(1)
             with torch.no_grad():
                 model.weight.fill_(9.0)
             assert kept.restore() == 1
@@ -437,15 +437,15 @@ def test_an_event_of_azure_saves_and_goes_on(tmp_path: Path) -> None:
             Checkpoints(tmp_path, world, {"model": nn.Linear(1, 1)}, events=None) as kept,
         ):
             with PreemptionMonitor(url, every_s=0.02) as kept._preemption:
-                kept.after(1)
+                kept.after_step(1)
                 assert checkpoints._steps(tmp_path) == []
                 events.append({"EventType": "Reboot"})
                 events.append({"EventType": "Preempt"})
                 ranks.wait_for(lambda: bool(kept._preemption.noticed))
-                kept.after(2)
+                kept.after_step(2)
                 kept.finish()
                 assert checkpoints._steps(tmp_path) == [2]
-                kept.after(3)
+                kept.after_step(3)
             kept.finish()
         assert checkpoints._steps(tmp_path) == [2]
     finally:

@@ -226,7 +226,7 @@ def with_nan(folder: Path) -> None:
                 if number == 7:
                     assert not update.taken and update.not_finite_in == (1,)
                 assert not guard.check(number, update)
-                kept.after(number)
+                kept.after_step(number)
             kept.join()  # what is no step of the optimiser waits for the snapshot
             weights = bare.weight.detach().clone()
             assert weights.isfinite().all()
@@ -280,7 +280,7 @@ def test_frequent_checkpoints_leave_a_good_one(tmp_path: Path, every: int, begin
                     assert begin == 1 and step == 10
                     assert not [*tmp_path.glob("*.set-aside-*")]
                     break
-                kept.after(step)
+                kept.after_step(step)
             assert sum(went) == (begin == 40)
         assert len([*tmp_path.glob("step-*[0-9]/manifest.json")]) >= 2
 
@@ -295,7 +295,7 @@ def test_a_way_back_keeps_the_one_before_it(tmp_path: Path) -> None:
                 loss = 50.0 if step in (7, 8, 9, 10, 13, 14, 15, 16) else 1.0
                 if guard.check(step, Update(loss, 1.0, 1.0, True)):
                     went.append((step, kept._saved_step))
-                kept.after(step)
+                kept.after_step(step)
             assert went == [(10, 6), (16, 5)]
 
 

@@ -59,7 +59,7 @@ def train(world: World, folder: Path, until: int, seed: int = 1) -> nn.Module:
             x, y = rows(10_000 + step)
             assert step_choices(choices, (bare(x) - y).square().mean())
             step += 1
-            checkpoints.after(step)
+            checkpoints.after_step(step)
         checkpoints.finish()
     return bare
 

@@ -93,7 +93,7 @@ def train(folder: Path, data: Path, settings: Settings = Settings()) -> None:
                     time.sleep(settings.pause_s)
                     if world.first:
                         print(step, update.loss.hex(), flush=True)
-                    checkpoints.after(step)
+                    checkpoints.after_step(step)
             checkpoints.save(step)
         weights = world.weights(model)
         if world.first:

@@ -27,7 +27,7 @@ from ml.core.errors import Problem, UserError, as_program
 from ml.core.markdown import code, text
 from ml.reports.json_values import Value
 from ml.reports.pull_requests.comparison import fit, sections, title
-from ml.repository.affected.projects import affected, checked
+from ml.repository.affected.projects import affected, validated_name
 from ml.repository.affected.stacks import EVENTS, deployed, is_on_main
 from ml.repository.github.api import MAIN, GitHub, for_all, read_results, write_outputs
 from ml.repository.github.pull_requests.posting import TRAIN, TRAINED, read_artifact
@@ -58,7 +58,7 @@ def projects(root: Path, since: str = "") -> list[str]:
     Raises UserError as `affected` does, and for a name that is unsafe in a command.
     """
     folder = root / "ml" / "projects"
-    names = sorted(checked(path.parent.name) for path in folder.glob("*/gates.yml"))
+    names = sorted(validated_name(path.parent.name) for path in folder.glob("*/gates.yml"))
     if since:
         touched = affected(root, since, ignore=(*DECLARATIONS, *OFF_NODES)).projects
         names = [name for name in names if name in touched]
@@ -73,7 +73,7 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
     request, open or closed. Returns what was done. Raises UserError if the document is no
     promotion, or if main's entry has changed since the run started.
     """
-    project, environment, version = _checked(document)
+    project, environment, version = _parse_promotion(document)
     file = f"ml/projects/{project}/{FILE}"
     compared = Value(document["comparison"])
     prefix = f"promote/{project}-{environment}-"
@@ -120,7 +120,7 @@ def _deployment_digest(content: str, environment: str) -> str:
         return ""
 
 
-def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
+def _parse_promotion(document: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return project, environment and version of a promotion.
 
     Raises UserError if a name or a path in the document is not allowed.
@@ -170,7 +170,7 @@ def _kept(app: GitHub, reader: GitHub, root: Path, name: str) -> str:
     return keep(app, root, document)
 
 
-def _bring(project: str, to: Path) -> None:
+def _save_training(project: str, to: Path) -> None:
     """Save the training result from this workflow run's artifact of the project to a file.
 
     Raises UserError if the artifact is missing or invalid.
@@ -186,7 +186,7 @@ def _bring(project: str, to: Path) -> None:
     files.replace(to, json.dumps(documents["train"]))
 
 
-def _of(project: str) -> tuple[str, str, str, Sequence[str]]:
+def _training_source(project: str) -> tuple[str, str, str, Sequence[str]]:
     """Return the workflow file, artifact name, job name and events of a project's training on main.
 
     If `project` is "", return those of trainings of pull requests.
@@ -244,7 +244,7 @@ def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]
     (environment variable CONTINUES), ended trainings are included, so that they are reused.
     """
     continued = os.environ.get("CONTINUES", "")
-    workflow, name, _, events = _of(project)
+    workflow, name, _, events = _training_source(project)
     listed = github.pages("actions/artifacts", "artifacts", name=name)
     runs = {int(artifact["workflow_run"]["id"]) for artifact in listed if not artifact["expired"]}
     results: list[dict[str, Any]] = []
@@ -252,15 +252,15 @@ def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]
         run = github.get(f"actions/runs/{number}")
         is_its = str(run["path"]).partition("@")[0] == workflow and run["event"] in events
         if is_its and is_on_main(root, run):
-            results += _left(github, number, project, ended=str(number) == continued)
+            results += _unfinished_in(github, number, project, ended=str(number) == continued)
     return results
 
 
-def _left(
+def _unfinished_in(
     github: GitHub, run: int, project: str, *, ended: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Yield the trainings that had not ended when a run did; with `ended`, yield all of them."""
-    _, name, job, _ = _of(project)
+    _, name, job, _ = _training_source(project)
     documents, _ = read_artifact(github, run, name, _TRAINED, job, failed_too=True)
     results: Any = documents.get("train") or ()
     yield from (result for result in results if (ended or result["error"]) and result.get("jobs"))
@@ -273,7 +273,7 @@ def _continue(projects: Sequence[str]) -> None:
     """
     github = GitHub.of_workflow()
     run = int(os.environ["GITHUB_RUN_ID"])
-    waiting = [name for name in projects if any(_left(github, run, name))]
+    waiting = [name for name in projects if any(_unfinished_in(github, run, name))]
     if waiting and github.head() == os.environ["GITHUB_SHA"]:
         path = f"actions/workflows/{MERGE.rpartition('/')[2]}/dispatches"
         github.send("POST", path, {"ref": MAIN, "inputs": {"run": str(run)}})
@@ -303,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         bringing.add_argument("--save", required=True, type=Path, help="A file for it.")
     options, root = parser.parse_args(argv), repository.root()
     if options.command == "trained":
-        _bring(options.project, options.save)
+        _save_training(options.project, options.save)
     elif options.command == "unfinished":
         results = unfinished(GitHub.of_workflow(), root, options.project)
         files.replace(options.save, json.dumps(results))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.live.arm import Arm
-from infra.live.given import check_existing, needed
+from infra.live.existing import check_existing, required_permissions
 from infra.preview.capture import Resource
 from infra.settings.model import Images, Monitoring, Network, Settings, Vault
 from tests.infra.live.declared import resource
@@ -80,7 +80,7 @@ def landing(settings: Settings, state: State) -> Settings:
         vault=Vault(id=VAULT, key="of-storage"),
         storage=replace(settings.storage, customer_managed_key=True),
     )
-    for _, id in needed(ready):
+    for _, id in required_permissions(ready):
         state.lists[f"{id}/{PERMISSIONS}"] = [{"actions": ["*"]}]
     return ready
 

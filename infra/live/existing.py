@@ -59,12 +59,12 @@ def check_existing(settings: Settings, declared: Sequence[Resource], arm: Arm) -
         yield from _subnet("platform:network.runners_subnet", subnet, _RUNNERS, settings)
     if network.private_dns_zones not in ("", "none"):
         yield from _zones(settings, declared, arm)
-    for need, id in needed(settings):
+    for need, id in required_permissions(settings):
         name = f"permission on {id.rpartition('/')[2]}"
         yield from granted(name, [need], arm, id, "ask its owner")
 
 
-def needed(settings: Settings) -> Iterator[tuple[tuple[str, str], str]]:
+def required_permissions(settings: Settings) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the deployer's permissions on existing resources, as ((action, role), resource id).
 
     The owner of the resource assigns the role.
