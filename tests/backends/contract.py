@@ -479,7 +479,7 @@ class BackendContract:
                         baseline=True,
                         smoke=deployment is not bad,
                     )
-                outcome = canary.lead(endpoints, name, trial, QUICK, SAMPLES)
+                outcome = canary.run_canary(endpoints, name, trial, QUICK, SAMPLES)
                 assert outcome.kind == ends and why in outcome.why, outcome.why
                 if ends == "passed":
                     with endpoints.locked(name):

@@ -466,7 +466,9 @@ def _roll_out(
                     p95 = canary.check_latency(endpoints, trial.server, samples, *limit, progress)
                     progress(f"latency on the deployment: p95 {p95:.4g} ms, at most {limit[1]:g}")
                 if acceptance.parity_check:
-                    rows = canary.check_answers(endpoints, trial.server, *acceptance.parity_check)
+                    rows = canary.run_parity_check(
+                        endpoints, trial.server, *acceptance.parity_check
+                    )
                     progress(f"parity check: {rows} rows, all predictions as evaluated")
             except UserError as error:
                 if error.problems[0].code in FAULTS_OF_GREEN:
@@ -475,7 +477,7 @@ def _roll_out(
         outcome = None
         if blue is not None and compares:
             progress("canary: the new version and the baseline serve")
-            outcome = canary.lead(
+            outcome = canary.run_canary(
                 endpoints,
                 name,
                 trial,

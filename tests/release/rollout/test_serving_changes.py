@@ -180,12 +180,12 @@ def test_code_that_a_rollback_needs_is_not_cleaned(challenged: World) -> None:
 def refuse(monkeypatch: pytest.MonkeyPatch, new_fields: Sequence[str]) -> None:
     """The next canary rolls back, whatever is answered; it is told of these new fields."""
 
-    def lead(*given: object, **named: object) -> Outcome:
+    def run_canary(*given: object, **named: object) -> Outcome:
         assert named["new_fields"] == new_fields
         signals = (Signal("answers", 9.0, 1.0, "answers: 9 of 20"),)
         return Outcome("rolled-back", "answers: 9 of 20", 10, signals, {}, {}, 9, 1.0)
 
-    monkeypatch.setattr(canary, "lead", lead)
+    monkeypatch.setattr(canary, "run_canary", run_canary)
 
 
 def test_serving_that_was_rolled_back_can_be_proposed_again(

@@ -136,7 +136,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         machine.running[folder] = 4000
         return Router(folder, machine)
 
-    def lead(_: Any, name: str, trial: Canary, *__: Any, **named: Any) -> Outcome:
+    def run_canary(_: Any, name: str, trial: Canary, *__: Any, **named: Any) -> Outcome:
         deployment, passed = trial.deployment, False
         try:
             for weight in (0, 10, 50, 100):
@@ -182,7 +182,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(endpoint, "check_deployment", lambda deployment: None)
     patch.setattr(proposing, "check_deployment", lambda deployment: None)
     patch.setattr(audit, "append", wrapped(audit.append))
-    patch.setattr(canary, "lead", lead)
+    patch.setattr(canary, "run_canary", run_canary)
     patch.setattr(canary, "smoke_test", lambda *_: machine.effect())
 
     class Registry:
