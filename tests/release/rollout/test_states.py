@@ -218,7 +218,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     def check_gates(backend: Any, _: Any, what: Version, request: Any, **named: Any) -> Any:
         """Where a `step` is not named it is "propose": then a higher number is better."""
         machine.effect()
-        champion = named.get("rival") or backend.registry.champion(NAME, "local")
+        champion = named.get("pending_version") or backend.registry.champion(NAME, "local")
         outcome = "approved"
         if champion is not None and request.step == "propose" and champion.version > what.version:
             outcome = "rejected"
