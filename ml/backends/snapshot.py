@@ -73,7 +73,7 @@ def copy(code: Path, besides: Collection[Path] = ()) -> Path:
 
     Raise UserError if the disk is full.
     """
-    with faults.as_refusals():
+    with faults.as_user_errors():
         snapshot = take(code, besides)
     assert snapshot is not None  # None only without code
     return snapshot.folder

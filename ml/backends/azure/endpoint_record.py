@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from infra.settings import loader
-from ml.backends.azure.errors import as_refusals, or_none
+from ml.backends.azure.errors import as_user_errors, or_none
 from ml.backends.azure.workspace import RELEASES, Workspace
 from ml.backends.endpoints import BASELINE, CHANGED, SLOTS
 from ml.core.errors import Exit, Problem, UserError
@@ -88,7 +88,7 @@ class Record:
 
     def write(self, content: Written) -> None:
         """Overwrite the record."""
-        with as_refusals():
+        with as_user_errors():
             self._blob.upload_blob(json.dumps(content), overwrite=True)
 
     @property

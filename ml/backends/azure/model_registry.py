@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra.settings import loader
-from ml.backends.azure.errors import as_refusals, or_none
+from ml.backends.azure.errors import as_user_errors, or_none
 from ml.backends.azure.workspace import REGISTRY, Workspace
 from ml.backends.model_registry import (
     Version,
@@ -115,7 +115,7 @@ class AzureRegistry:
                 description=about or None,
                 tags={DIGEST: digest, **tags},
             )
-            with as_refusals(), self._workspace.quiet():
+            with as_user_errors(), self._workspace.quiet():
                 try:
                     model = self._models.create_or_update(asset)
                 except Exception:
@@ -140,7 +140,7 @@ class AzureRegistry:
         into.parent.mkdir(parents=True, exist_ok=True)
         for version in versions:
             with (
-                as_refusals(),
+                as_user_errors(),
                 self._workspace.quiet(),
                 TemporaryDirectory(dir=into.parent) as there,
             ):
@@ -211,7 +211,7 @@ class AzureRegistry:
 
     def _registered(self, model: str | None) -> list[Any]:
         """Return this repository's versions of a model, or of all models, in numeric order."""
-        with as_refusals():
+        with as_user_errors():
             names = [entity.name for entity in self._models.list()]
         listed = [
             entity
@@ -251,7 +251,7 @@ class AzureRegistry:
 
     def _tag(self, model: Any, key: str, value: str) -> Any:
         model.tags = {**(model.tags or {}), key: value}
-        with as_refusals():
+        with as_user_errors():
             return self._models.create_or_update(model)
 
 

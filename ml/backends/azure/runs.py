@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ml.backends.azure.errors import as_refusals, explain_job, or_none
+from ml.backends.azure.errors import as_user_errors, explain_job, or_none
 from ml.backends.azure.jobs import (
     COMPOSED,
     PARENT,
@@ -149,7 +149,7 @@ class AzureRuns:
 
     def history(self, name: str) -> dict[str, Any]:
         """Return run history's details of a run (JSON); {} if run history does not know it."""
-        with as_refusals(), _legible(name):
+        with as_user_errors(), _parsing(name):
             details = self.workspace.history(name)
             if details and not isinstance(details["status"], str):
                 raise TypeError(f"status {details['status']!r}")
@@ -177,7 +177,7 @@ class AzureRuns:
 
     def read(self, job: Any) -> Run:
         """Return the current run of a job, with its trials, steps and error."""
-        with as_refusals():
+        with as_user_errors():
             tracked = self._tracked(job.name)
             children: Children = {}
             if tracked and kind_of(job) in COMPOSED:
@@ -192,7 +192,7 @@ class AzureRuns:
         return self.newest(Filter(), 0)
 
     def newest(self, wanted: Filter, count: int) -> list[Entry]:
-        with as_refusals():
+        with as_user_errors():
             # The service lists the newest first.
             listed = self.workspace.client.jobs.list()
             jobs = [*islice((job for job in listed if self._passes(job, wanted)), count or None)]
@@ -264,7 +264,7 @@ class AzureRuns:
         node = owner.node(run)
         step = node or (owner.node(parent) if parent else None)
         if step is not None:
-            with as_refusals():
+            with as_user_errors():
                 environments = sorted(set(self._environments(step)))
             lineage["environment"] = ", ".join(environments)
         if node is not None and kind_of(node) in SEARCHES:
@@ -290,7 +290,7 @@ class AzureRuns:
         match = _DATA.search(str(data["asset"]))
         if match is None:
             return data
-        with as_refusals():
+        with as_user_errors():
             tags = self.workspace.client.data.get(match[1], match[2]).tags or {}
         return {**data, "digest": tags.get(CONTENT, "")}
 
@@ -366,7 +366,7 @@ class AzureRuns:
 
         Raise UserError if a log cannot be read.
         """
-        with as_refusals(), _legible(job):
+        with as_user_errors(), _parsing(job):
             listed = dict(details.get("logFiles") or {})
         files = {name: file for name in listed if (file := _local_name(name))}
         ranks = _by_rank(files.values())
@@ -375,7 +375,7 @@ class AzureRuns:
             path.parent.mkdir(parents=True, exist_ok=True)
             start = path.stat().st_size if path.exists() else 0
             try:
-                with as_refusals():
+                with as_user_errors():
                     content = self.workspace.read_from(url, start)
             except UserError as refused:
                 problem = refused.problems[0]
@@ -476,7 +476,7 @@ def _legible(what: str) -> Iterator[None]:
 @contextmanager
 def _available() -> Iterator[None]:
     try:
-        with as_refusals():
+        with as_user_errors():
             yield
     except UserError as refused:
         raise TrackingUnavailable(refused.problems[0].actual) from refused

@@ -416,8 +416,8 @@ def _declared(
     if registry.shared is not None:
         registry.shared.bring(version)
     check_deployment(_model_deployment(call, version))
-    with faults.as_refusals():
-        serving.keep(registry, call.spec, samples)
+    with faults.as_user_errors():
+        serving.store(registry, call.spec, samples)
         release = desired_state.declare(call.backend, call.project.name, call.environment, declares)
         if call.environment == desired_state.LOCAL:
             return (release,)

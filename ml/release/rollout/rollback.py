@@ -114,7 +114,7 @@ def roll_back(
             audit.append(backend.audit_log, "rollback", {**details, **declared, **numbers})
 
         # A rollback that was killed before the declaration is simply repeated.
-        with faults.as_refusals():
+        with faults.as_user_errors():
             written = desired_state.declare(backend, target.name, environment, target_entry, first)
     return RolledBack(target.name, environment, target_entry, now, (written, *attached))
 

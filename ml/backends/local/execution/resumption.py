@@ -64,7 +64,7 @@ def resume(
     completed is returned unchanged. `say` receives notes for the user.
     """
     with ExitStack() as stack:
-        stack.enter_context(faults.as_refusals())
+        stack.enter_context(faults.as_user_errors())
         interruption = stack.enter_context(Interruption())
         last_sign = stack.enter_context(_held(run.name))
         tracking = stack.enter_context(closing(Tracking()))
@@ -106,7 +106,7 @@ def find(name: str) -> Run:
     folder = home.jobs() / Path(name).name
     if not records.is_torn(folder):
         return LocalRuns().find(name)
-    with faults.as_refusals(), _held(name):
+    with faults.as_user_errors(), _held(name):
         saved = saved_plan.read(folder)
         tracking = Tracking()
         ids = tracking.runs_in(folder)
