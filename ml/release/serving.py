@@ -325,7 +325,7 @@ def _collected(collector: Any) -> float:
 
 
 def _path(digest: str) -> Path:
-    return home.servings() / digest / "serving.json"
+    return home.deployment_specs() / digest / "serving.json"
 
 
 def _edited(path: Path, why: str) -> UserError:

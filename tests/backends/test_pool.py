@@ -232,7 +232,7 @@ def test_a_forked_trial_holds_no_lock_of_the_executor(home: Path, sweep: Sweeps)
     script = "import os, numpy\nprint(len(os.listdir('/proc/self/fd')))\n"
     run = LocalBackend().run(sweep(script, max_total_trials=1))
     assert log(run.trials[0]) == "4\n"  # the three streams, and the listing's own
-    assert list(homes.live().iterdir()) == []
+    assert list(homes.run_locks().iterdir()) == []
 
 
 @pytest.mark.slow

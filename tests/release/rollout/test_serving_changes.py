@@ -114,7 +114,7 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
     changed(served)
     entry = desired_state.read(BACKEND, "tiny", "local")
     assert entry
-    (home.servings() / entry.deployment_digest / "serving.json").unlink()
+    (home.deployment_specs() / entry.deployment_digest / "serving.json").unlink()
     with pytest.raises(UserError) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
@@ -134,7 +134,7 @@ def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: s
     """Its content has to have the digest that it is kept under, its code to be a snapshot."""
     entry = desired_state.read(BACKEND, "tiny", "local")
     assert entry and serving.find(entry.deployment_digest)
-    edit(home.servings() / entry.deployment_digest / "serving.json", old, new)
+    edit(home.deployment_specs() / entry.deployment_digest / "serving.json", old, new)
     with pytest.raises(UserError) as raised:
         serving.find(entry.deployment_digest)
     assert raised.value.problems[0].code == "serving-edited"

@@ -68,7 +68,7 @@ def find(name: str) -> Kept | None:
     The outputs are hashed again. The index and the record in the step's folder must be equal.
     """
     try:
-        text = (home.reusable() / name).read_text()
+        text = (home.step_cache() / name).read_text()
         data = json.loads(text)
         run = records.read(Path(data["folder"]))
         paths = {name: Path(path) for name, (path, _) in data["outputs"].items()}
@@ -93,8 +93,8 @@ def keep(name: str, run: Run, paths: Mapping[str, Path], digest: Callable[[Path]
         "folder": str(run.folder),
         "outputs": {name: (str(path), digest(path)) for name, path in paths.items()},
     }
-    home.reusable().mkdir(parents=True, exist_ok=True)
-    for place in (run.folder / RECORD, home.reusable() / name):
+    home.step_cache().mkdir(parents=True, exist_ok=True)
+    for place in (run.folder / RECORD, home.step_cache() / name):
         records.replace(place, data, durable=False)
 
 

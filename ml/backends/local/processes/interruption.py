@@ -86,7 +86,7 @@ def _signalled(number: int, name: str) -> bool:
     """
     import psutil
 
-    lock = os.path.realpath(home.live() / name)
+    lock = os.path.realpath(home.run_locks() / name)
     try:
         process = psutil.Process(number)
         if all(file.path != lock for file in process.open_files()):
