@@ -141,9 +141,9 @@ class AzureBackend:
         content = submission.content(plan, wanted) if workflow else ""
         job = self._of_workflow(wanted, content, workflow) if workflow else self._started(wanted)
         self._options.say(f"azure: {job.name}, {studio(job)}")
-        run = self._explained(self._follow(job.name, watch), plan)
+        run = self._with_details(self._follow(job.name, watch), plan)
         if workflow and run.status == "Completed":
-            _hold_outputs(run, workflow.jobs[content])
+            _record_output_digests(run, workflow.jobs[content])
         watch(Event("ended", run))
         return run
 
@@ -222,7 +222,7 @@ class AzureBackend:
                     raise
                 return existing
 
-    def _explained(self, run: Run, plan: Plan) -> Run:
+    def _with_details(self, run: Run, plan: Plan) -> Run:
         """Return the run; its error names the spec's line and the log's end, or the timeout."""
         if isinstance(plan, PipelinePlan | AutoMLPlan):
             return run
@@ -276,7 +276,7 @@ class AzureBackend:
         return self.runs.find(name)
 
 
-def _hold_outputs(run: Run, job: dict[str, Any]) -> None:
+def _record_output_digests(run: Run, job: dict[str, Any]) -> None:
     """Record the digests of the outputs; raise UserError if they differ from the recorded ones."""
     digests = {name: f"sha256:{assets.digest(path)}" for name, path in run.outputs.items()}
     for name, digest in job["outputs"].items():

@@ -156,7 +156,7 @@ def changes_of(record: Written, routes: Routes, deployments: Mapping[str, Any]) 
             if key.startswith("tags.") and key not in _OWN:
                 continue  # set by Azure Policy or a person
             if _comparable(key, fields.get(key)) != _comparable(key, now.get(key)):
-                is_now, was = (_told(key, state.get(key)) for state in (now, fields))
+                is_now, was = (_field_text(key, state.get(key)) for state in (now, fields))
                 yield f"{key} of {name} is {is_now}, and was {was}"
     for name in sorted(deployments.keys() & {*SLOTS, BASELINE} - record["deployments"].keys()):
         yield f"the deployment {name} was not created by a release"
@@ -172,7 +172,7 @@ def _comparable(key: str, value: str | None) -> str | None:
     return value.lower() if value and "/subscriptions/" in value and not is_text else value
 
 
-def _told(key: str, value: str | None) -> str:
+def _field_text(key: str, value: str | None) -> str:
     """Return a field's value for messages; environment variables may be secrets and are hidden."""
     if value is None:
         return "nothing"

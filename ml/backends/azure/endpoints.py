@@ -184,7 +184,7 @@ class AzureEndpoints:
         """
         self._check(deployment.endpoint)
         if deployment.settings:
-            self._registry.bring(self._registry.find(deployment.model, deployment.version))
+            self._registry.download(self._registry.find(deployment.model, deployment.version))
             check_deployment(deployment)
 
     def ensure(self, endpoint: str, port: int | None = None) -> tuple[Live, bool]:

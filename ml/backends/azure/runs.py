@@ -155,7 +155,7 @@ class AzureRuns:
                 raise TypeError(f"status {details['status']!r}")
             return details
 
-    def look(self, name: str) -> Owner:
+    def current_state(self, name: str) -> Owner:
         """Return the job's current state.
 
         Raise UserError if there is no such job, or if a completed one has no MLflow run.
@@ -182,7 +182,7 @@ class AzureRuns:
             children: Children = {}
             if tracked and kind_of(job) in COMPOSED:
                 children = self._children(job, tracked["info"]["experiment_id"])
-            with _legible(job.name):
+            with _parsing(job.name):
                 run = self.reader.run(job, tracked, children)
             if run.status == "Failed":
                 run = replace(run, error=self._error(job))
@@ -199,7 +199,7 @@ class AzureRuns:
             tracked, children = self._tracked_with_children(jobs)
             entries = []
             for job in jobs:
-                with _legible(job.name):
+                with _parsing(job.name):
                     run = self.reader.run(job, tracked.get(job.name), children)
                 entries.append(self.reader.entry(job, run))
         return sorted(entries, key=lambda entry: (-entry.run.started, entry.run.name))
@@ -208,7 +208,7 @@ class AzureRuns:
         """Return whether a listed job passes the filter, by its control-plane data alone."""
         if job is None:
             return False
-        with _legible(job.name):
+        with _parsing(job.name):
             return bool(wanted.apply([self.reader.entry(job, self.reader.run(job, None, {}))]))
 
     def _tracked_with_children(self, jobs: Sequence[Any]) -> tuple[dict[str, Any], Children]:
@@ -223,7 +223,7 @@ class AzureRuns:
         oldest = min((job.creation_context.created_at.timestamp() for job in jobs), default=0.0)
         experiments = self._experiment_ids({job.experiment_name or "" for job in jobs})
         for run in self.workspace.tracked_runs("", experiments):
-            with _legible("a run"):
+            with _parsing("a run"):
                 tracked[run["info"]["run_id"]] = run
                 missing.discard(run["info"]["run_id"])
                 if parent := tags_of(run).get(PARENT):
@@ -463,7 +463,7 @@ def _by_rank(names: Iterable[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _legible(what: str) -> Iterator[None]:
+def _parsing(what: str) -> Iterator[None]:
     """Raise DecodeError if the block fails to parse a response of the service."""
     from azure.core.exceptions import DecodeError
 

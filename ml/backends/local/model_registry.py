@@ -15,9 +15,9 @@ from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.model_registry import (
     Version,
     kept_tag,
+    later_releases,
     model_folder,
     served_tag,
-    withdrawn,
 )
 from ml.core import faults, home
 from ml.core.errors import Problem, UserError
@@ -86,7 +86,7 @@ class LocalRegistry:
         with faults.as_user_errors():
             client = _client()
             client.set_registered_model_alias(version.model, environment, version.version)
-            for former, code in withdrawn(versions, version, environment, deployment_digest):
+            for former, code in later_releases(versions, version, environment, deployment_digest):
                 tag = served_tag(environment, code)
                 client.delete_model_version_tag(former.model, former.version, tag)
             if environment not in environments:

@@ -246,7 +246,7 @@ def load(backend: Backend, version: Version) -> Evidence:
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     if (shared := backend.registry.shared) is not None:
-        shared.bring(version)
+        shared.download(version)
     try:
         content = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
         verify(version.folder, version.digest)

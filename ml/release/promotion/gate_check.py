@@ -358,7 +358,7 @@ def _requested_again(
 ) -> Evidence:
     """Return the champion's evidence, measured by requests to its stored serving code."""
     digest = theirs.serving.deployment_digest or ""
-    if not digest or (spec := serving.bring(backend.registry, champion.model, digest)) is None:
+    if not digest or (spec := serving.fetch(backend.registry, champion.model, digest)) is None:
         raise ValueError("the serving code that it was measured with is not kept")
     return served.champion_on(backend, candidate, rows, champion, theirs, spec)
 

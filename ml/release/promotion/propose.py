@@ -414,7 +414,7 @@ def _declared(
         deployment_digest=call.spec.snapshot_digest,
     )
     if registry.shared is not None:
-        registry.shared.bring(version)
+        registry.shared.download(version)
     check_deployment(_model_deployment(call, version))
     with faults.as_user_errors():
         serving.store(registry, call.spec, samples)

@@ -410,7 +410,7 @@ def _declared_spec(
 
     Raise UserError if it is no longer stored and the project's files differ.
     """
-    proposed = entry.deployment_digest and serving.bring(
+    proposed = entry.deployment_digest and serving.fetch(
         backend.registry, entry.model, entry.deployment_digest
     )
     if proposed:

@@ -94,7 +94,7 @@ def roll_back(
             version = backend.registry.find(target_entry.model, target_entry.version)
             version = replace(version, evidence=target_entry.evidence)
             if (shared := backend.registry.shared) is not None:
-                shared.bring(version)
+                shared.download(version)
         target_entry = target_entry or ReleaseEntry()
         attached: list[Path] = []
 

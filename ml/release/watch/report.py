@@ -90,7 +90,7 @@ def watch(
         raise UserError.with_code("missing-file", actual, "the folder of a store", hint)
     registered = _version(backend, model, environment, version, inputs is not None)
     if (shared := backend.registry.shared) is not None:
-        shared.bring(registered)
+        shared.download(registered)
     reference = load_reference(registered)
     limits = watch_limits.read(projects.find(backend.root, registered.project).folder)
     if store is None and environment == LOCAL:

@@ -263,7 +263,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(
         "ml.release.serving.model_deployment", lambda _, what, __: deployment(what.version)
     )
-    patch.setattr("ml.release.serving.keep", lambda *_: None)
+    patch.setattr("ml.release.serving.store", lambda *_: None)
 
 
 def digest(number: str) -> str:
