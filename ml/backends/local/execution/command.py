@@ -354,7 +354,7 @@ class Execution:
             warnings=self._warnings(status, warnings),
         )
         if self._process is not None:
-            self._lineage["process"] = self._process.way
+            self._lineage["process"] = self._process.start_method
         for written in files.artifacts(self.folder, self.session.snapshot):
             to = self.session.tracking.artifacts_of(self.run.id) / written.name
             shutil.copytree(written, to, dirs_exist_ok=True)
