@@ -37,8 +37,8 @@ REPOSITORY = "repository"
 _CHAMPION = "champion."
 _YES = "true"
 # Separates a model's name from the folder that is stored with it: `churn--evidence`.
-_BESIDE = "--"
-_KEPT = tuple(_BESIDE + folder for folder in ("evidence", "servings", "snapshots"))
+_SEPARATOR = "--"
+_KEPT = tuple(_SEPARATOR + folder for folder in ("evidence", "servings", "snapshots"))
 # Any writer to the registry sets tags, and digests name local folders: so check their form.
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -259,7 +259,7 @@ class AzureRegistry:
 
 def _folder_asset_name(model: str, folder: Path) -> str:
     """Return the registry's name for a folder of the home: `churn--evidence` …"""
-    return model + _BESIDE + folder.relative_to(home.home()).parts[0]
+    return model + _SEPARATOR + folder.relative_to(home.home()).parts[0]
 
 
 def _other_files(name: str, versions: Sequence[str], expected: str) -> UserError:

@@ -387,7 +387,7 @@ class Execution:
             return "Canceled", spot.explain_timeout(problem, self.run)
         if self.code == 0:
             return "Completed", None
-        log, who = distribution.culprit(self.folder)
+        log, who = distribution.failed_log(self.folder)
         is_built = bool(self.session.interpreter.built)
         return "Failed", outcome.script_failed(self.code or 0, self.plan, log, who, is_built)
 

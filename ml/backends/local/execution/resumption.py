@@ -34,7 +34,7 @@ from ml.specs.plan.plans import CommandPlan, PipelinePlan, SweepPlan
 
 def plan_of(run: Run, timeout_s: float | None = None) -> saved_plan.CompiledPlan:
     """See `ml.backends.base.Resumption`."""
-    jobs.demand_its_own(run, "resume", "is resumed")
+    jobs.check_is_root(run, "resume", "is resumed")
     process = jobs.executor(run.name)
     if process is not None or jobs.is_alive(run.name):
         raise UserError(_still_runs(run.name, process))
@@ -104,7 +104,7 @@ def find(name: str) -> Run:
     A damaged record is first restored from the saved plan and MLflow's store.
     """
     folder = home.jobs() / Path(name).name
-    if not records.is_torn(folder):
+    if not records.is_damaged(folder):
         return LocalRuns().find(name)
     with faults.as_user_errors(), _held(name):
         saved = saved_plan.read(folder)

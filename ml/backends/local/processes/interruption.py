@@ -63,7 +63,7 @@ def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
     not end within `patience_s` seconds.
     """
     run = LocalRuns().find(wanted)
-    jobs.demand_its_own(run, "cancel", "ends")
+    jobs.check_is_root(run, "cancel", "ends")
     number = jobs.executor(run.name)
     if number is None or not _signalled(number, run.name):
         raise UserError(_not_running(LocalRuns().find(run.id)))

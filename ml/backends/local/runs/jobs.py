@@ -147,7 +147,7 @@ def _is_gone(process: int | None) -> bool:
     return process is not None and not pid_exists(process)
 
 
-def demand_its_own(run: Run, command: str, what: str) -> None:
+def check_is_root(run: Run, command: str, what: str) -> None:
     """Raise UserError for a step or trial, which cannot be canceled or resumed alone.
 
     `command` is the subcommand of `ml runs` to suggest; `what` is the verb of the message.

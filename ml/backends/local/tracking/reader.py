@@ -29,7 +29,7 @@ _DELETED = "Deleted_Internal"
 DIGEST, PROJECT, EVIDENCE = "digest", "project", "evidence"
 
 
-def checked() -> int:
+def mlflow_version() -> int:
     """Return the MLflow version that last opened the file, as a number; 0 if none did."""
     return int(_rows("PRAGMA user_version")[0][0])
 
