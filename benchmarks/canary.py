@@ -108,7 +108,7 @@ def bad() -> Mapping[str, Mapping[str, object]]:
         "twice the latency": {"median_s": 2.0},
         CONSTANT: {"bins": (1.0,)},
         "a memory leak": {"leak_mib": 0.2},
-        "another schema": {"strange": 1.0},
+        "another schema": {"unknown_shapes": 1.0},
     }
 
 
@@ -125,7 +125,7 @@ def real(count: int) -> None:
             os.environ["MLOPS_HOME"] = f"{folder}/home"
             with pair(Path(folder)) as made:
                 for _ in range(min(max(count // PAIRS_OF_SERVERS, 1), count - done)):
-                    outcome = made.lead(short)
+                    outcome = made.run_canary(short)
                     done += 1
                     requests += sum(outcome.requests.values())
                     failed += sum(outcome.errors.values())

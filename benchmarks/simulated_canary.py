@@ -34,7 +34,7 @@ class Kind:
     median_s: float  # median latency
     spread: float  # standard deviation of the latency's logarithm
     bins: tuple[float, ...]  # share of predictions in each bin
-    strange: float = 0.0  # share of responses with another schema
+    unknown_shapes: float = 0.0  # share of responses with another schema
     leak_mib: float = 0.0  # memory leak per request
     # Relative increase of the latency for each request that went to other servers since the last
     # one, at most MOST_WAITED: servers with few requests are slow.
@@ -128,7 +128,7 @@ class _Server:
             side.refused + refused,
             latency,  # type: ignore[arg-type]
             side.answers + answers,
-            side.strange + int(draw.binomial(answers, kind.strange)),
+            side.unknown_shapes + int(draw.binomial(answers, kind.unknown_shapes)),
             tuple(bins.tolist()),
         )
 
@@ -201,6 +201,6 @@ def pooled(first: Stats, second: Stats) -> Stats:
         first.refused + second.refused,
         np.add(first.latency, second.latency).tolist(),
         first.answers + second.answers,
-        first.strange + second.strange,
+        first.unknown_shapes + second.unknown_shapes,
         tuple(np.add(first.predictions, second.predictions).tolist()),
     )

@@ -68,13 +68,13 @@ class Shared(Protocol):
     def keep_folder(self, model: str, folder: Path) -> None:
         """Store a folder of the home with the model's versions; its name is its digest."""
 
-    def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
-        """Download a folder that `keep_folder` stored, as `bring` does.
+    def download_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
+        """Download a folder that `keep_folder` stored, as `download` does.
 
         `is_content` returns whether a downloaded folder has the content of its digest.
         """
 
-    def bring(self, version: Version) -> None:
+    def download(self, version: Version) -> None:
         """Download the version's files and its evidence if they are not here.
 
         Files that were never stored are skipped. Raise UserError if content does not match its
@@ -144,7 +144,7 @@ def served_tag(environment: str, deployment_digest: str) -> str:
     return f"served.{environment}.{deployment_digest}"
 
 
-def marks(tags: Mapping[str, str]) -> dict[str, Any]:
+def parse_release_tags(tags: Mapping[str, str]) -> dict[str, Any]:
     """Parse a version's tags; return the fields `kept` and `served` of `Version`."""
     times: dict[str, set[Any]] = {"evidence": set(), "served": set()}
     for tag, value in tags.items():
@@ -155,7 +155,7 @@ def marks(tags: Mapping[str, str]) -> dict[str, Any]:
     return {"kept": frozenset(times["evidence"]), "served": frozenset(times["served"])}
 
 
-def withdrawn(
+def later_releases(
     versions: Sequence[Version], version: Version, environment: str, deployment_digest: str
 ) -> list[tuple[Version, str]]:
     """Return (version, deployment digest) of all releases after this one in the environment.

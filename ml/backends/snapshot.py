@@ -33,8 +33,8 @@ class Snapshot:
     digest: str  # `sha256:<hex>`
 
 
-def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
-    """Return the snapshot of `code` (a folder or a file) without the folders `besides`.
+def take(code: Path | None, skipped_folders: Collection[Path] = ()) -> Snapshot | None:
+    """Return the snapshot of `code` (a folder or a file) without `skipped_folders`.
 
     The files are copied, unless a snapshot with this content exists. If two runs copy concurrently,
     the first to finish renames its copy into place and the other one discards its own. Raise
@@ -46,7 +46,7 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
     if code.is_file():
         files = [(code.name, code)]
     else:
-        files = list(IgnoreFile(code).files({home.home(), *besides}))
+        files = list(IgnoreFile(code).files({home.home(), *skipped_folders}))
     digest = trees.digest(files)
     try:
         # Set the time of the last use: cleaning keeps recent snapshots.
@@ -68,13 +68,13 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
     return snapshot
 
 
-def copy(code: Path, besides: Collection[Path] = ()) -> Path:
+def copy(code: Path, skipped_folders: Collection[Path] = ()) -> Path:
     """Take a snapshot of `code` as `take`, and return its folder.
 
     Raise UserError if the disk is full.
     """
-    with faults.as_refusals():
-        snapshot = take(code, besides)
+    with faults.as_user_errors():
+        snapshot = take(code, skipped_folders)
     assert snapshot is not None  # None only without code
     return snapshot.folder
 

@@ -37,7 +37,7 @@ def clean(
         raise UserError(problem, exit_code=Exit.CANNOT_HONOUR)
 
     def plan() -> Cleaning:
-        with faults.as_refusals():
+        with faults.as_user_errors():
             return cleaner.cleaning(
                 find_in_use(backend), keep=keep, older_than=before, experiment=experiment
             )
@@ -51,7 +51,7 @@ def clean(
         if not yes:
             _ask(cleaning)
         # Plan again, to keep items that came into use while the prompt was open.
-        with faults.as_refusals():
+        with faults.as_user_errors():
             freed, failures = cleaner.remove(cleaning, plan())
     if as_json:
         removed = [

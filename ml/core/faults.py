@@ -94,7 +94,7 @@ def disk_full() -> Problem:
 
 
 @contextmanager
-def as_refusals() -> Iterator[None]:
+def as_user_errors() -> Iterator[None]:
     """Turn errors that `explain` knows into UserError with exit code 1; others pass unchanged."""
     try:
         yield

@@ -72,12 +72,12 @@ def snapshots() -> Path:
     return home() / "snapshots"
 
 
-def servings() -> Path:
+def deployment_specs() -> Path:
     """Return the folder of proposed deployment specs: `<deployment digest>/`."""
     return home() / "servings"
 
 
-def reusable() -> Path:
+def step_cache() -> Path:
     """Return the cache of pipeline steps: a file per completed step, named by its inputs' hash."""
     return home() / "reusable"
 
@@ -92,7 +92,7 @@ def assets() -> Path:
     return home() / "assets"
 
 
-def live() -> Path:
+def run_locks() -> Path:
     """Return the folder with a lock file for each active run; its executor holds the lock."""
     return home() / "live"
 

@@ -29,7 +29,7 @@ from ml.release.promotion.gate_check import (
     champion_of,
     load_gates,
     request,
-    without_invalid,
+    version_to_beat,
 )
 from ml.release.versions import EVALUATION, digest_of, version_of
 from policies.promotion.champion_gates import Difference, chosen, difference, paired_difference
@@ -195,7 +195,7 @@ def versus(
         reason = desired_state.reason_for(backend, project.name, environment, ours.digest)
         wanted = request(backend, candidate, environment, reason=reason)
         if isinstance(champion, Version):
-            valid, wanted = without_invalid(gates, wanted, champion)
+            valid, wanted = version_to_beat(gates, wanted, champion)
             against_evidence = against_evidence if valid else None
         judged = evidence.with_advisories(backend.root, ours.evidence)
         decision = decide(gates, judged, against_evidence, wanted)
@@ -242,7 +242,7 @@ def versus_champion(
     gates = load_gates(project)
     unregistered = Version(model, trained.name, ours.digest, project.name, trained.id, "")
     wanted = request(backend, unregistered, environment)
-    valid, wanted = without_invalid(gates, wanted, champion)
+    valid, wanted = version_to_beat(gates, wanted, champion)
     decision = decide(gates, measured, against if valid else None, wanted, EVALUATION_RULES)
     if decision.outcome == "approved":  # a promotion waits for a person too
         decision = replace(decision, outcome="pending")

@@ -190,7 +190,7 @@ def code_problems(
         return ()
 
 
-def keep(
+def store(
     registry: Registry, spec: DeploymentSpec, samples: Sequence[Mapping[str, object]] = ()
 ) -> None:
     """Store the spec and its sample requests under its digest, here and in the shared registry."""
@@ -202,7 +202,7 @@ def keep(
             shared.keep_folder(spec.endpoint_name, folder)
 
 
-def bring(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
+def fetch(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
     """Return the spec with that digest, downloaded if another machine stored it; None as `find`.
 
     Raises UserError if its environment variables or its environment are not allowed in a
@@ -211,7 +211,7 @@ def bring(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
     file = _path(digest)
     shared = registry.shared
     if shared is not None:
-        shared.bring_folder(model, file.parent, lambda folder: _has(folder / file.name, digest))
+        shared.download_folder(model, file.parent, lambda folder: _has(folder / file.name, digest))
     if (spec := _read(digest)) is not None:
         mount = spec.settings.get("model_mount_path")
         document = documents.parse(yaml.safe_dump(dict(spec.settings)), file.name)
@@ -230,7 +230,9 @@ def bring(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
             )
         content = trees.DIGEST_PREFIX + spec.code.name
         if shared is not None:
-            shared.bring_folder(model, spec.code, lambda folder: trees.is_content(folder, content))
+            shared.download_folder(
+                model, spec.code, lambda folder: trees.is_content(folder, content)
+            )
     return find(digest)
 
 
@@ -325,7 +327,7 @@ def _collected(collector: Any) -> float:
 
 
 def _path(digest: str) -> Path:
-    return home.servings() / digest / "serving.json"
+    return home.deployment_specs() / digest / "serving.json"
 
 
 def _edited(path: Path, why: str) -> UserError:

@@ -59,7 +59,7 @@ def store(folder: Path) -> str:
     The folder is named after the content, so a second copy changes nothing. Raises UserError when
     the folder differs from its manifest (model-corrupt) or the disk is full; no partial copy stays.
     """
-    with faults.as_refusals(), _refusing(folder):
+    with faults.as_user_errors(), _as_user_errors(folder):
         digest = verify(folder)
         stored = model_folder(digest)
         if stored.is_dir():
@@ -92,7 +92,8 @@ def _copy(folder: Path, to: Path) -> None:
 
 
 @contextmanager
-def _refusing(folder: Path) -> Iterator[None]:
+def _as_user_errors(folder: Path) -> Iterator[None]:
+    """Turn errors about the model folder into UserError."""
     try:
         yield
     except ManifestError as error:

@@ -161,7 +161,7 @@ def write_watch_page(
     """
     path = path or default_path(f"watch-{report.model}-{report.environment}")
     document = json.dumps(report.to_json(), indent=1, allow_nan=False)
-    with faults.as_refusals():
+    with faults.as_user_errors():
         files.replace(path, watch_page(report, links))
         files.replace(path.with_suffix(".json"), document + "\n")
     return path

@@ -176,7 +176,7 @@ def _numbered(labels: list[str]) -> np.ndarray:
 _NO_SPLIT = Finding("fail", "no split", "`non-inferiority.splits` in the project's gates.yml")
 
 
-def set_aside(gates: Gates, digest: str, today: date) -> str:
+def find_invalid_entry(gates: Gates, digest: str, today: date) -> str:
     """Return the `invalid_versions` entry that is in force today for the digest; "" if none."""
     statements = gates["non-inferiority"].invalid_versions
     return next((str(entry) for entry in statements if not entry.unusable(today, digest)), "")
@@ -253,11 +253,11 @@ def _not_set_aside(case: Case, gate: Gate) -> Iterator[str]:
     if case.request.reason and not stated:
         yield (
             "`--reason` does not override this gate; if the champion is invalid, add to gates.yml: "
-            f"{setting_aside(champion.version, champion.digest)}"
+            f"{suggest_invalid_entry(champion.version, champion.digest)}"
         )
 
 
-def setting_aside(version: str | None, digest: str | None) -> str:
+def suggest_invalid_entry(version: str | None, digest: str | None) -> str:
     """Return the `invalid_versions` entry for gates.yml that excludes the version as champion."""
     entry = f"version: {version}, digest: {digest}, owner: NAME, expires: DATE, reason: WHY"
     return f"invalid_versions: [{{{entry}}}]"

@@ -346,13 +346,13 @@ class BackendContract:
             monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "another"))
         for _ in "ab":
             if shared := backend.registry.shared:
-                shared.bring(version)
+                shared.download(version)
             assert folder_digest(version.folder) == version.digest
             assert (version.evidence_folder / "evidence.json").read_text() == "{}"
         assert [each.model for each in backend.registry.versions()] == ["words"]
         unkept = replace(version, evidence="f" * 64)
         if shared:
-            shared.bring(unkept)
+            shared.download(unkept)
         assert not unkept.evidence_folder.exists()
 
     @pytest.mark.attack("Many writers append to the audit log at once")
@@ -479,7 +479,7 @@ class BackendContract:
                         baseline=True,
                         smoke=deployment is not bad,
                     )
-                outcome = canary.lead(endpoints, name, trial, QUICK, SAMPLES)
+                outcome = canary.run_canary(endpoints, name, trial, QUICK, SAMPLES)
                 assert outcome.kind == ends and why in outcome.why, outcome.why
                 if ends == "passed":
                     with endpoints.locked(name):

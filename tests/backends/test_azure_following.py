@@ -106,7 +106,7 @@ def test_refusals_that_pass_are_waited_out(
     # A failure is explained without the log; who asks for it is told why there is none.
     workspace.fail({"pattern": LOGS, "status": 403, "times": 999})
     failed = replace(run, status="Failed", error=Problem("script-failed", "exited with code 3"))
-    explained = backend._explained(failed, plan).error
+    explained = backend._with_details(failed, plan).error
     assert explained is not None and "the command exited with 3" in explained.actual
     with pytest.raises(UserError, match=f"of {run.name} cannot be read"):
         write(AzureBackend().runs, run, None, False)

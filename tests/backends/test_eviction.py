@@ -289,7 +289,7 @@ class Scripted:
     """A process that ends when it is told to, in the way that it was made for."""
 
     def __init__(self, code: int) -> None:
-        self.code, self.ended, self.way, self.group = code, False, "", None
+        self.code, self.ended, self.start_method, self.group = code, False, "", None
 
     def poll(self) -> int | None:
         return self.code if self.ended else None

@@ -68,9 +68,9 @@ def test_a_folder_in_place_of_a_file_of_the_home(own_home: Path, tmp_path: Path)
     for folder in (place, tmp_path / "x"):
         folder.mkdir()
     known = pytest.raises(UserError, match=r"not-a-file.*audit.jsonl is a folder")
-    with known, faults.as_refusals():
+    with known, faults.as_user_errors():
         place.read_bytes()
-    with pytest.raises(IsADirectoryError), faults.as_refusals():
+    with pytest.raises(IsADirectoryError), faults.as_user_errors():
         (tmp_path / "x").read_bytes()
 
 
@@ -128,7 +128,7 @@ def test_a_bug_is_not_explained_away() -> None:
     assert faults.explain(KeyError("x")) is None
     assert faults.explain(shutil.Error("same file")) is None
     assert faults.explain(FileNotFoundError(errno.ENOENT, "none", "/somewhere/else")) is None
-    with pytest.raises(KeyError), faults.as_refusals():
+    with pytest.raises(KeyError), faults.as_user_errors():
         raise KeyError("x")
 
 

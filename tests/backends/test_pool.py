@@ -24,7 +24,7 @@ from ml.core import home as homes
 from ml.specs.plan.plans import EarlyTermination, SweepPlan
 from tests.backends.conftest import LOG, Sweeps
 from tests.backends.executors import begin, kill, start
-from tests.backends.test_pool_faithful import log, way
+from tests.backends.test_pool_faithful import log, start_method
 
 WAITS = "import os, time, numpy\nprint('ready', flush=True)\ntime.sleep(600)\n"
 
@@ -67,15 +67,15 @@ def test_what_goes_the_plain_way(
     """The record says why; the trial runs as it always did."""
     plan = sweep(script, max_total_trials=1)
     run = LocalBackend().run(replace(plan, trial=replace(plan.trial, **changes)))
-    assert why in way(run.trials[0])
-    assert way(run.trials[0]) != FORKED
+    assert why in start_method(run.trials[0])
+    assert start_method(run.trials[0]) != FORKED
 
 
 def test_a_single_job_starts_no_forkserver(home: Path, sweep: Sweeps) -> None:
     """It would wait for the same imports."""
     trial = sweep("import numpy").trial
     run = LocalBackend().run(replace(trial, command="python script.py"))
-    assert way(run) == f"started by itself: {SINGLE}"
+    assert start_method(run) == f"started by itself: {SINGLE}"
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_code_that_hides_a_package(home: Path, sweep: Sweeps) -> None:
         )
         run = LocalBackend().run(plan)
         assert "mine" in log(run.trials[0])
-        assert "` of the code hides another module" in way(run.trials[0])
+        assert "` of the code hides another module" in start_method(run.trials[0])
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,15 @@ def test_what_may_not_be_imported_before_a_fork(
     )
     for trial in run.trials:
         assert log(trial) == ("hello\nend\n" if "hello" in text else "end\n")
-        assert "importing `busy_package` prints something, starts a thread or" in way(trial)
+        assert "importing `busy_package` prints something, starts a thread or" in start_method(
+            trial
+        )
 
 
 def test_onnx_runtime_is_imported_before_a_fork(home: Path, sweep: Sweeps) -> None:
     """Its telemetry, which opens a database and starts threads on import, is off."""
     run = LocalBackend().run(sweep("import onnxruntime\nprint('end')", max_total_trials=2))
-    assert [(way(trial), log(trial)) for trial in run.trials] == [(FORKED, "end\n")] * 2
+    assert [(start_method(trial), log(trial)) for trial in run.trials] == [(FORKED, "end\n")] * 2
 
 
 def test_a_package_that_cannot_be_imported(home: Path, sweep: Sweeps) -> None:
@@ -134,7 +136,7 @@ def test_a_package_that_cannot_be_imported(home: Path, sweep: Sweeps) -> None:
         "try:\n    import no_such_package\nexcept ImportError as e:\n    print(e)\nimport numpy\n"
     )
     run = LocalBackend().run(sweep(script, max_total_trials=1))
-    assert way(run.trials[0]) == FORKED
+    assert start_method(run.trials[0]) == FORKED
     assert log(run.trials[0]) == "No module named 'no_such_package'\n"
 
 
@@ -148,7 +150,7 @@ def test_a_forkserver_that_ends_at_once(
     run = LocalBackend().run(sweep("import numpy\nprint('fine')\n", max_total_trials=2))
     assert [log(trial) for trial in run.trials] == ["fine\n"] * 2
     expected = "started by itself: the forkserver ended (exit code 3: out of memory)"
-    assert {way(trial) for trial in run.trials} == {expected}
+    assert {start_method(trial) for trial in run.trials} == {expected}
 
 
 def test_a_forkserver_that_cannot_be_started(
@@ -162,7 +164,7 @@ def test_a_forkserver_that_cannot_be_started(
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     run = LocalBackend().run(sweep("import numpy\nprint('fine')\n", max_total_trials=1))
     assert log(run.trials[0]) == "fine\n"
-    assert way(run.trials[0]).endswith("could be started (No space left on device)")
+    assert start_method(run.trials[0]).endswith("could be started (No space left on device)")
 
 
 def test_a_forkserver_that_is_killed(home: Path, sweep: Sweeps) -> None:
@@ -186,10 +188,10 @@ def test_a_forkserver_that_is_killed(home: Path, sweep: Sweeps) -> None:
     os.waitpid(killed[0], 0)
     assert [trial.status for trial in run.trials] == ["Failed", *["Completed"] * 3]
     assert run.trials[0].error is not None and "SIGKILL" in run.trials[0].error.actual
-    assert way(run.trials[0]) == FORKED
+    assert start_method(run.trials[0]) == FORKED
     assert in_home(home) == []
     expected = "started by itself: the forkserver ended (exit code -9)"
-    assert {way(trial) for trial in run.trials[1:]} == {expected}
+    assert {start_method(trial) for trial in run.trials[1:]} == {expected}
 
 
 def test_a_killed_executor_leaves_no_warm_process(home: Path, sweep: Sweeps) -> None:
@@ -232,7 +234,7 @@ def test_a_forked_trial_holds_no_lock_of_the_executor(home: Path, sweep: Sweeps)
     script = "import os, numpy\nprint(len(os.listdir('/proc/self/fd')))\n"
     run = LocalBackend().run(sweep(script, max_total_trials=1))
     assert log(run.trials[0]) == "4\n"  # the three streams, and the listing's own
-    assert list(homes.live().iterdir()) == []
+    assert list(homes.run_locks().iterdir()) == []
 
 
 @pytest.mark.slow
@@ -247,7 +249,11 @@ def test_time_limits_and_policies_end_forked_trials(home: Path, sweep: Sweeps) -
         patch.setattr(reaper, "GRACE_S", 0.5)
         run = LocalBackend().run(plan)
     (trial,) = run.trials
-    assert (trial.status, trial.ended_by, way(trial)) == ("Canceled", "trial_timeout", FORKED)
+    assert (trial.status, trial.ended_by, start_method(trial)) == (
+        "Canceled",
+        "trial_timeout",
+        FORKED,
+    )
     assert processes_of(trial.id) == in_home(home) == []
     policy = EarlyTermination("median_stopping", plan.place)
     script = LOG + (
@@ -258,7 +264,7 @@ def test_time_limits_and_policies_end_forked_trials(home: Path, sweep: Sweeps) -
     plan = sweep(script, max_total_trials=2, max_concurrent_trials=1, early_termination=policy)
     run = LocalBackend().run(plan)
     assert [t.ended_by for t in run.trials] == ["", "median_stopping"]
-    assert {way(t) for t in run.trials} == {FORKED}
+    assert {start_method(t) for t in run.trials} == {FORKED}
 
 
 def test_what_a_forked_trial_leaves_behind_ends_with_it(home: Path, sweep: Sweeps) -> None:
@@ -275,7 +281,7 @@ def test_what_a_forked_trial_leaves_behind_ends_with_it(home: Path, sweep: Sweep
     run = LocalBackend().run(sweep(script, max_total_trials=2))
     assert [processes_of(trial.id) for trial in run.trials] == [[], []]
     assert in_home(home) == []
-    assert {way(trial) for trial in run.trials} == {FORKED}
+    assert {start_method(trial) for trial in run.trials} == {FORKED}
 
 
 def test_two_sweeps_at_once(home: Path, sweep: Sweeps) -> None:
@@ -313,5 +319,5 @@ def test_trials_log_by_mlflow(home: Path, sweep: Sweeps) -> None:
         assert found.data.tags["tag"] == found.data.params["x"]
         assert [m.value for m in client.get_metric_history(trial.id, "score")] == [0, 1, 2, 3, 4]
         assert found.info.status == "FINISHED"
-        assert way(trial) == FORKED
+        assert start_method(trial) == FORKED
         assert "True" in log(trial)  # what MLflow imports when it is first used is there, too

@@ -115,7 +115,7 @@ def both(plan: object, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Run]:
     return plain, LocalBackend().run(plan)  # type: ignore[arg-type]
 
 
-def way(run: Run) -> str:
+def start_method(run: Run) -> str:
     """How the run's process was started."""
     return str(records.lineage(run.folder)["process"])
 
@@ -155,7 +155,7 @@ def test_a_script_sees_the_same(
     variables = {"MINE": "ünï", "LC_ALL": "C.UTF-8"}
     trial = replace(plan.trial, command=line, environment_variables=variables)
     plain, warm = both(replace(plan, trial=trial), monkeypatch)
-    assert [way(run.trials[0]) for run in (plain, warm)] == [
+    assert [start_method(run.trials[0]) for run in (plain, warm)] == [
         f"{ALONE}{SWITCH} turns the pool off",
         FORKED,
     ]
@@ -252,7 +252,7 @@ def test_a_script_ends_the_same(home: Path, sweep: Sweeps, monkeypatch: pytest.M
         space = {"x": Dimension("x", "choice", (1,), plan.place)}
         one = replace(plan, trial=trial, search_space=space, max_total_trials=1)
         runs = [run.trials[0] for run in both(one, monkeypatch)]
-        assert way(runs[1]) == FORKED, (name, way(runs[1]))
+        assert start_method(runs[1]) == FORKED, (name, start_method(runs[1]))
         ends = [(run.status, *_plain(run)) for run in runs]
         if name == "interrupt":  # the traceback begins with the frames of the forkserver
             ends = [(status, log[-40:], error[:35]) for status, log, error in ends]
@@ -279,7 +279,7 @@ def test_random_numbers_are_each_trials_own(home: Path, sweep: Sweeps, first: st
         "print(numpy.random.default_rng().random()); print(uuid.uuid4()); print(secrets.token_hex())"
     )
     run = LocalBackend().run(sweep(script, max_total_trials=4))
-    assert [way(trial) for trial in run.trials] == [FORKED] * 4
+    assert [start_method(trial) for trial in run.trials] == [FORKED] * 4
     drawn = [log(trial).split() for trial in run.trials]
     assert all(len(set(column)) == 4 for column in zip(*drawn, strict=True))
 
@@ -296,7 +296,7 @@ def test_trials_do_not_see_each_other(home: Path, sweep: Sweeps) -> None:
     assert plan.trial.code is not None
     (plan.trial.code / "own.py").write_text("LIST = []")
     run = LocalBackend().run(plan)
-    assert [way(trial) for trial in run.trials] == [FORKED] * 3
+    assert [start_method(trial) for trial in run.trials] == [FORKED] * 3
     assert {log(trial) for trial in run.trials} == {"None [] False LIST = []\n"}
 
 
@@ -312,6 +312,6 @@ def test_threads_have_the_same_budget(home: Path, sweep: Sweeps, at_once: int) -
         " numpy.random.rand(99)), 3)\n"
     )
     run = LocalBackend().run(sweep(script, max_total_trials=2, max_concurrent_trials=at_once))
-    assert [way(trial) for trial in run.trials] == [FORKED] * 2
+    assert [start_method(trial) for trial in run.trials] == [FORKED] * 2
     share = max(1, cores() // min(at_once, cores()))
     assert {log(trial) for trial in run.trials} == {f"{{{share}}} PASSIVE\n"}

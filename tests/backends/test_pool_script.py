@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.pool import pool
-from ml.backends.local.pool.pool import Invocation, Unfit
+from ml.backends.local.pool.pool import Invocation, NotForkable
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_is_read_is_what_bash_passes(command: str, tmp_path: Path) -> None:
 )
 def test_what_is_left_to_a_shell(command: str) -> None:
     """With a reason."""
-    with pytest.raises(Unfit, match=r"\w"):
+    with pytest.raises(NotForkable, match=r"\w"):
         pool.parse_command(command)
 
 
@@ -150,7 +150,7 @@ def test_a_module_of_a_package(tmp_path: Path) -> None:
 )
 def test_code_that_steers_imports_imports_for_itself(tmp_path: Path, line: str) -> None:
     """Packages read the environment while they are imported."""
-    with pytest.raises(Unfit, match=r"train\.py:2 changes"):
+    with pytest.raises(NotForkable, match=r"train\.py:2 changes"):
         scan(tmp_path, {"train.py": f"import os\n{line}\n"})
 
 
@@ -167,7 +167,7 @@ def test_code_that_hides_a_package(tmp_path: Path) -> None:
     files = {"train.py": "import numpy\n", "src/numpy.py": "", "html/text.py": ""}
     assert scan(tmp_path, files) == ("numpy",)
     (tmp_path / "queue.py").touch()
-    with pytest.raises(Unfit, match="module `queue` shadows"):
+    with pytest.raises(NotForkable, match="module `queue` shadows"):
         scan(tmp_path, {"train.py": ""})
 
 

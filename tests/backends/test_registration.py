@@ -215,7 +215,7 @@ def cut_off(run: Run) -> None:
     """As if its executor had been killed when the run was registered and not yet closed."""
     record = records.document(run.folder) | {"status": "Running", "ended": None, "registered": {}}
     (run.folder / records.FILE).write_text(json.dumps(record))
-    (places.live() / run.name).touch()
+    (places.run_locks() / run.name).touch()
 
 
 def registering(sweep: Sweeps, here: Path, version: str) -> SweepPlan:

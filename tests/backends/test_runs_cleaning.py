@@ -139,7 +139,7 @@ def test_a_long_pipeline_keeps_the_code_of_steps_that_have_not_begun() -> None:
     with jobs.new() as folder:
         (folder / "x").touch()
         then = time.time() - 5 * 3600
-        os.utime(home.live() / folder.name, (then, then))
+        os.utime(home.run_locks() / folder.name, (then, then))
         made_snapshot("of_a_later_step", days_ago=5 / 24)
         made_snapshot("of_yesterday", days_ago=1)
         assert going(plan(), "snapshot") == {"of_yesterday"}
@@ -174,11 +174,11 @@ def test_bytes_with_a_second_name_are_not_counted_as_freed() -> None:
 def test_notes_of_reusable_steps_go_with_their_run() -> None:
     """And those of a run that stays, stay."""
     old, new = made("old_oak_01", days_ago=2), made("new_oak_02")
-    home.reusable().mkdir()
+    home.step_cache().mkdir()
     for key, run in (("a", old), ("b", new)):
         note = {"folder": str(run.folder / "steps" / "prepare"), "outputs": {}}
         (run.folder / "steps" / "prepare").mkdir(parents=True)
-        (home.reusable() / key).write_text(json.dumps(note))
+        (home.step_cache() / key).write_text(json.dumps(note))
     found = plan(keep=1)
     assert going(found, "reuse") == {"a"}
 

@@ -233,7 +233,7 @@ def test_a_link_that_appears_before_the_copy_is_not_followed(
     (tmp_path / "repository" / "pyproject.toml").touch()
     listed = IgnoreFile.files
 
-    def replaced(self: IgnoreFile, besides: object = ()) -> list[tuple[str, Path]]:
+    def replaced(self: IgnoreFile, skipped_folders: object = ()) -> list[tuple[str, Path]]:
         files = list(listed(self))
         (code / name).rename(tmp_path / "before")
         (code / name).symlink_to(outside / name)

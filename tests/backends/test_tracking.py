@@ -63,7 +63,7 @@ def test_an_outdated_store_is_refused_before_anything_is_created(home: Path) -> 
     assert checked >= 3015000
     with pytest.raises(MlflowException, match="out-of-date"):
         Tracking()
-    assert reader.checked() == 3014000
+    assert reader.mlflow_version() == 3014000
 
 
 @pytest.mark.slow

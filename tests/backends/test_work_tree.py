@@ -20,7 +20,7 @@ from ml.backends.local.parallel import batch_worker
 from ml.backends.local.pool.pool import FORKED
 from tests.backends.conftest import Plans, Sweeps
 from tests.backends.test_parallel_job import Jobs, parallel, rows
-from tests.backends.test_pool_faithful import log, way
+from tests.backends.test_pool_faithful import log, start_method
 from tests.conftest import ROOT
 
 __all__ = ["parallel"]
@@ -71,7 +71,7 @@ def test_a_job(home: Path, command: Plans, flags: str) -> None:
 def test_a_trial_of_the_pool(home: Path, sweep: Sweeps) -> None:
     """Neither before the fork nor after it."""
     run = LocalBackend().run(sweep(PRELOADS, max_total_trials=2))
-    assert {way(trial) for trial in run.trials} == {FORKED}
+    assert {start_method(trial) for trial in run.trials} == {FORKED}
     assert {log(trial) for trial in run.trials} == {"strangers:\n"}
 
 
@@ -105,4 +105,4 @@ def test_a_trial_imports_its_own_package_of_the_same_name(home: Path, sweep: Swe
     assert plan.trial.code is not None
     own_package(plan.trial.code)
     run = LocalBackend().run(plan)
-    assert {(way(trial), log(trial)) for trial in run.trials} == {(FORKED, "my own 1\n")}
+    assert {(start_method(trial), log(trial)) for trial in run.trials} == {(FORKED, "my own 1\n")}

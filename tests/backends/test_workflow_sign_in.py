@@ -12,7 +12,7 @@ from typing import Any
 import azure.identity
 import pytest
 
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_user_errors
 from ml.backends.azure.workspace import (
     WORKFLOW_TOKEN,
     WORKFLOW_URL,
@@ -85,11 +85,11 @@ def test_no_token_is_no_sign_in(asked: list[str], monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(
             "ml.backends.azure.workspace.urlopen", lambda *_, timeout, body=body: BytesIO(body)
         )
-        with pytest.raises(UserError) as refused, as_refusals():
+        with pytest.raises(UserError) as refused, as_user_errors():
             _workflow_token()
         assert refused.value.problems[0].code == "not-signed-in"
     monkeypatch.undo()
     monkeypatch.setenv(WORKFLOW_URL, "http://127.0.0.1:9/token?")
     monkeypatch.setenv(WORKFLOW_TOKEN, "of-the-job")
-    with pytest.raises(UserError, match="GitHub returned no OIDC token"), as_refusals():
+    with pytest.raises(UserError, match="GitHub returned no OIDC token"), as_user_errors():
         _workflow_token()

@@ -10,7 +10,7 @@ import pytest
 
 from ml.cli.render.release_text import conclusion
 from ml.core.errors import UserError
-from ml.release.promotion.gate_check import without_invalid
+from ml.release.promotion.gate_check import version_to_beat
 from ml.reports.pull_requests import comparison
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
@@ -41,7 +41,7 @@ def judged(
     fields = {**STATED, "reason": WHY, **stated}
     line = ", ".join(f"{name}: {value}" for name, value in fields.items())
     gates = load_gates(folder, f"{PROJECT}invalid_versions:\n  - {{{line}}}\n")
-    valid, wanted = without_invalid(gates, wanted, RIVAL if rival else None, CHAMPION)
+    valid, wanted = version_to_beat(gates, wanted, RIVAL if rival else None, CHAMPION)
     theirs = valid and replace(champion(0.8), version=valid.version, digest=valid.digest)
     return decide(gates, good(share), theirs, wanted)
 

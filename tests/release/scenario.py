@@ -52,7 +52,7 @@ class Team:
         self.backend = backend
         self.endpoint = backend.endpoints.name_of("tiny", "dev")
 
-    def move(self) -> None:
+    def start_next_step(self) -> None:
         """Continue as the next step of a workflow would; on Azure, that is on another machine."""
 
     def train(self, skill: float) -> str:
@@ -135,7 +135,7 @@ class ReleaseScenario:
         self.check_unapplied(team)
         self.release_first(team, first)
         digest, serving = first.candidate.digest, self.serving(team)
-        self.refuse_worse(team)
+        self.reject_worse(team)
         released = team.files()
         number = self.release_second(team, second, digest, capsys)
 
@@ -157,7 +157,7 @@ class ReleaseScenario:
 
         git("revert", "--no-edit", "HEAD")
         self.check_fault(team, second)
-        team.move()
+        team.start_next_step()
         done = team.apply("cy")  # the same as any promotion
         assert done and done.version.version == number and done.canary
 
@@ -165,7 +165,7 @@ class ReleaseScenario:
         samples = team.project.folder / "endpoint" / "requests.jsonl"
         samples.write_text('{"question": "how?", "language": "en"}\n')
         commit("other requests")
-        team.move()
+        team.start_next_step()
         back = roll_back(team.backend, "tiny", "dev", "it was a test")
         assert (back.declared.version, back.replaced.version) == ("1", number)
         assert back.declared.deployment_digest == serving and team.files() == released
@@ -246,7 +246,7 @@ class ReleaseScenario:
         url = team.backend.endpoints.url(team.endpoint)
         assert url and model.serving == [Served(team.endpoint, url)]
 
-    def refuse_worse(self, team: Team) -> None:
+    def reject_worse(self, team: Team) -> None:
         """Assert that the gates reject a worse model: declaration, champion and live stay."""
         entry, live = desired_state.read(team.backend, "tiny", "dev"), team.live()
         worse = team.propose(team.train(0.7))
@@ -266,7 +266,7 @@ class ReleaseScenario:
         self, team: Team, run: str, digest: str, capsys: pytest.CaptureFixture[str]
     ) -> str:
         """Assert that blue serves until green passed 10, 50 and 100 %, and is then stopped."""
-        team.move()
+        team.start_next_step()
         score = team.project.folder / "endpoint" / "score.py"
         score.write_text(score.read_text() + "# Other serving code, which a rollback takes back.\n")
         commit("other serving code")
@@ -279,7 +279,7 @@ class ReleaseScenario:
         blue, lines = team.live(), list[str]()
         assert blue and blue.deployment.digest == digest
         self.check_second(team, capsys)
-        team.move()
+        team.start_next_step()
         done = team.apply("ben", progress=lines.append)
         assert done and done.outcome == "applied", done and done.decision.blocking
         assert (done.version.version, done.replaced and done.replaced.version) == (number, "1")
@@ -303,7 +303,7 @@ class ReleaseScenario:
 
     def apply_earlier(self, team: Team, approved_by: str, serving: str) -> None:
         """Assert that version 1 serves at once with its former code, without a canary."""
-        team.move()
+        team.start_next_step()
         done = team.apply(approved_by)
         assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
         assert self.serving(team) == serving and team.answer() == "1"
@@ -329,7 +329,7 @@ class ReleaseScenario:
             code, out, _ = ml(capsys, "runs", "show", run, *where, "--json")
             (found,) = json.loads(out)["models"]
             assert code == 0 and found["serving"] == [address] * does, run
-        team.move()
+        team.start_next_step()
         code, out, _ = ml(capsys, "gate", "--released", "--env", "dev", *where)
         assert (code, out) == (0, "✔ tiny 1 in dev: passes\n")
         code, _, err = ml(capsys, "audit", "verify", *where)

@@ -150,7 +150,9 @@ def test_requests_of_callers_are_in_the_log(
         strategy = replace(QUICK, mirror=20, steps=(50, 100), requests=(30, 30), false_alarms=0.2)
         lines = list[str]()
         try:
-            outcome = canary.lead(endpoints, name, trial, strategy, SAMPLES, progress=lines.append)
+            outcome = canary.run_canary(
+                endpoints, name, trial, strategy, SAMPLES, progress=lines.append
+            )
         finally:
             ended.set()
             callers.join()
@@ -160,7 +162,7 @@ def test_requests_of_callers_are_in_the_log(
     assert outcome.errors[green] > 0 == outcome.errors[live.server.slot.name]
 
 
-def lead(endpoints: Endpoints, name: str, trial: Canary, *_: object, **__: object) -> Outcome:
+def run_canary(endpoints: Endpoints, name: str, trial: Canary, *_: object, **__: object) -> Outcome:
     """A canary that passes without requests."""
     for weight in (0, 10, 50, 100):
         canary.set_canary(endpoints, name, replace(trial, weight=weight))
@@ -204,7 +206,7 @@ def release(
     rollout = RolloutPlan(**{**unread, **known})  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RolloutPlan, "is_current", lambda self: True)
-        patch.setattr(canary, "lead", lead)
+        patch.setattr(canary, "run_canary", run_canary)
         patch.setattr(RequestsTransport, "send", send)
         return applying._carry_out(rollout, None, False, lambda line: None)
 

@@ -95,10 +95,10 @@ def test_machines_that_register_at_once_have_versions_of_their_own(
     shutil.rmtree(home.models())
     shutil.rmtree(home.snapshots())
     for registered in second.versions("tiny"):
-        second.bring(registered)
+        second.download(registered)
         assert folder_digest(registered.folder) == registered.digest
     for folder in folders:
-        second.bring_folder("tiny", folder, has(folder.name))
+        second.download_folder("tiny", folder, has(folder.name))
         assert (folder / "code.py").read_text() == folder.name
 
 
@@ -123,14 +123,14 @@ def test_what_is_read_has_the_content_of_its_digest(
         )
     shutil.rmtree(home.models())
     shutil.rmtree(home.snapshots())
-    registry.bring(version)
-    registry.bring_folder("tiny", folder, has("true"))
+    registry.download(version)
+    registry.download_folder("tiny", folder, has("true"))
     assert folder_digest(version.folder) == digest
     assert (folder / "code.py").read_text() == "true"
 
     shutil.rmtree(home.snapshots())
     with pytest.raises(UserError, match="registry-digest-mismatch"):
-        registry.bring_folder("tiny", folder, has("other"))
+        registry.download_folder("tiny", folder, has("other"))
     assert not folder.exists() and not [*folder.parent.iterdir()]
 
 
@@ -142,7 +142,7 @@ def test_a_tag_names_no_folder() -> None:
         version = model_registry._version(Model(name="tiny", version="7", path=".", tags=tags))
         assert (version.digest, version.evidence) == ("", "")
         with pytest.raises(UserError, match="registry-digest-mismatch"):
-            model_registry.AzureRegistry(Workspace("s", "g", "w")).bring(version)
+            model_registry.AzureRegistry(Workspace("s", "g", "w")).download(version)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from ml.backends.model_registry import Version
 from ml.core import home
 from ml.core.errors import UserError
-from ml.release.serving import bring, changes, keep, model_deployment, read, snapshot
+from ml.release.serving import changes, fetch, model_deployment, read, snapshot, store
 from tests.stand_ins.memory import MemoryRegistry
 
 ENDPOINT = """
@@ -152,13 +152,13 @@ def test_what_was_kept_with_such_a_variable_is_not_served(changed: str, tmp_path
         context = {"build": {"path": "https://github.com/team/x.git"}}
         spec = replace(spec, settings={**spec.settings, "environment": context})
     registry = MemoryRegistry()
-    keep(registry, spec)
+    store(registry, spec)
     if not changed:
-        assert bring(registry, "echo", spec.snapshot_digest) == spec
+        assert fetch(registry, "echo", spec.snapshot_digest) == spec
         return
     code = "unpinned-environment" if changed == "environment" else "deployment-variable"
     with pytest.raises(UserError, match=code):
-        bring(registry, "echo", spec.snapshot_digest)
+        fetch(registry, "echo", spec.snapshot_digest)
 
 
 @pytest.mark.parametrize(

@@ -92,13 +92,13 @@ class AzureTeam(Team):
     ) -> None:
         super().__init__(folder, AzureBackend(candidate=candidate))
         self._homes, self._patch = homes, patch
-        self.move()
+        self.start_next_step()
         self.attestor = Workflow(AUTHORITY, commit=None)
         register_environment(self.backend.workspace.client, "ml-cpu", "1")
         for state in self.backend.assets.compare(folder):
             self.backend.assets.create(state)
 
-    def move(self) -> None:
+    def start_next_step(self) -> None:
         self._patch.setenv("MLOPS_HOME", str(self._homes.mktemp("home")))
         self.backend = AzureBackend(candidate=candidate)
         self.backend.verifier = AUTHORITY.verifier
@@ -143,14 +143,14 @@ class TestAzure(ReleaseScenario):
             assert team.live() is None
             other.close()
 
-        team.move()
+        team.start_next_step()
         done = team.apply("ana", waiting=leave)
         assert len(waits) == 1
         return done
 
     def check_second(self, team: Team, capsys: pytest.CaptureFixture[str]) -> None:
         """A plan takes an attestation of the trusted authority alone."""
-        team.move()
+        team.start_next_step()
         words = ("release", "plan", "tiny", "--env", "dev", "--on", "azure")
         for authority, code, text in ((Authority(), 3, "attestation"), (AUTHORITY, 0, "steps to")):
             program = authority.program(self.homes.mktemp("gh"))
@@ -161,7 +161,7 @@ class TestAzure(ReleaseScenario):
     def check_fault(self, team: Team, run: str) -> None:
         """A deployment that is slow gets no traffic, and is not tried again without a proposal."""
         lines = list[str]()
-        team.move()
+        team.start_next_step()
         with (
             self.patch.context() as slow,
             pytest.raises(UserError, match="p95 is 999 ms") as refused,

@@ -206,7 +206,7 @@ def test_what_serves_and_no_registry_knows_is_no_first_promotion(declared_world:
         "tiny", replace(live, deployment=replace(live.deployment, digest=f"sha256:{'0' * 64}"))
     )
     assert refused(lambda: champion_of(BACKEND, "tiny", "local")) == "champion-unknown"
-    assert champion_of(BACKEND, "tiny", "local", way_back=True) is not None
+    assert champion_of(BACKEND, "tiny", "local", is_rollback=True) is not None
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "champion-unknown"
 
 

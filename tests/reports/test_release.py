@@ -23,7 +23,7 @@ from ml.release.promotion.gate_check import check_gates, request
 from ml.release.promotion.propose import propose
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import compare_requests
-from ml.release.watch.requests import Row, Seen
+from ml.release.watch.requests import CollectedRequests, Row
 from ml.reports import facts as facts_module
 from ml.reports.facts import Release, find_quality, gather
 from ml.reports.pages import report, watch_page
@@ -126,7 +126,7 @@ def test_pages_of_a_release_have_no_horizontal_scroll_bar(world: World, tmp_path
     rows = [Row("", dict.fromkeys(columns, "b"), None) for _ in range(99)]
     named = {"model": "tiny", "version": "2", "environment": "local"}
     (tmp_path / "watch.html").write_text(
-        watch_page(compare_requests(kept, Seen(rows), Limits(), **named))
+        watch_page(compare_requests(kept, CollectedRequests(rows), Limits(), **named))
     )
     assert too_wide([tmp_path / "release.html", tmp_path / "watch.html"], tmp_path) == []
 

@@ -25,7 +25,7 @@ from ml.backends.attestation import Verifier
 from ml.backends.endpoints import Endpoints, Servers
 from ml.backends.local.backend import LocalAuditLog
 from ml.backends.local.serving import endpoint
-from ml.backends.model_registry import Version, withdrawn
+from ml.backends.model_registry import Version, later_releases
 from ml.backends.runs import (
     OPEN,
     Curve,
@@ -160,7 +160,7 @@ class MemoryRegistry:
     def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
         self._aliases[environment, version.model] = version.version
         versions = self.versions(version.model)
-        for other, code in withdrawn(versions, version, environment, deployment_digest):
+        for other, code in later_releases(versions, version, environment, deployment_digest):
             left = {one for one in other.served if one[:2] != (environment, code)}
             self._set(other, served=frozenset(left))
         known = self.find(version.model, version.version)

@@ -14,7 +14,7 @@ from ml.backends.attestation import GitHubAttestations, Verifier
 from ml.backends.azure import submission
 from ml.backends.azure.blobs import AzureAuditLog
 from ml.backends.azure.endpoints import AzureEndpoints
-from ml.backends.azure.errors import as_refusals, retried
+from ml.backends.azure.errors import as_user_errors, retried
 from ml.backends.azure.following import Follower
 from ml.backends.azure.jobs import status_of, studio
 from ml.backends.azure.model_registry import AzureRegistry
@@ -141,9 +141,9 @@ class AzureBackend:
         content = submission.content(plan, wanted) if workflow else ""
         job = self._of_workflow(wanted, content, workflow) if workflow else self._started(wanted)
         self._options.say(f"azure: {job.name}, {studio(job)}")
-        run = self._explained(self._follow(job.name, watch), plan)
+        run = self._with_details(self._follow(job.name, watch), plan)
         if workflow and run.status == "Completed":
-            _hold_outputs(run, workflow.jobs[content])
+            _record_output_digests(run, workflow.jobs[content])
         watch(Event("ended", run))
         return run
 
@@ -169,7 +169,7 @@ class AzureBackend:
         return self._follow(name, watch)
 
     def _submission(self, plan: Plan) -> Submission:
-        with as_refusals(), faults.as_refusals():
+        with as_user_errors(), faults.as_user_errors():
             return submission.prepare(plan)
 
     def _started(self, wanted: Submission) -> Any:
@@ -212,7 +212,7 @@ class AzureBackend:
     def _submit(self, wanted: Submission) -> Any:
         from azure.core.exceptions import AzureError
 
-        with as_refusals(), self.workspace.quiet(), submission.no_repository():
+        with as_user_errors(), self.workspace.quiet(), submission.no_repository():
             try:
                 return self.workspace.client.jobs.create_or_update(wanted.job)
             except AzureError:
@@ -222,7 +222,7 @@ class AzureBackend:
                     raise
                 return existing
 
-    def _explained(self, run: Run, plan: Plan) -> Run:
+    def _with_details(self, run: Run, plan: Plan) -> Run:
         """Return the run; its error names the spec's line and the log's end, or the timeout."""
         if isinstance(plan, PipelinePlan | AutoMLPlan):
             return run
@@ -263,7 +263,7 @@ class AzureBackend:
             hint = f"ml runs cancel {parent.name} --on azure"
             actual = f"{run.name} is a child of {parent.name}"
             raise UserError.with_code("child-run", actual, "a root run", hint)
-        with as_refusals():
+        with as_user_errors():
             jobs = self.workspace.client.jobs
             poller = retried(lambda: jobs.begin_cancel(run.name), CANCEL_POLL_S)
             poller.wait(CANCEL_S)
@@ -276,7 +276,7 @@ class AzureBackend:
         return self.runs.find(name)
 
 
-def _hold_outputs(run: Run, job: dict[str, Any]) -> None:
+def _record_output_digests(run: Run, job: dict[str, Any]) -> None:
     """Record the digests of the outputs; raise UserError if they differ from the recorded ones."""
     digests = {name: f"sha256:{assets.digest(path)}" for name, path in run.outputs.items()}
     for name, digest in job["outputs"].items():

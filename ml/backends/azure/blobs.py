@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import Any
 
-from ml.backends.azure.errors import as_refusals, or_none
+from ml.backends.azure.errors import as_user_errors, or_none
 from ml.backends.azure.workspace import RELEASES, Workspace
 from ml.core import home
 from ml.core.errors import Exit, Problem, UserError
@@ -47,7 +47,7 @@ class AzureAuditLog:
         while True:
             content = self.read()
             added = line(content)
-            with as_refusals():
+            with as_user_errors():
                 try:
                     if content is None:
                         with suppress(ResourceExistsError):
@@ -83,7 +83,7 @@ class Lease:
         from azure.storage.blob import BlobLeaseClient
 
         lease, released = BlobLeaseClient(self._blob), Event()
-        with as_refusals():
+        with as_user_errors():
             self._acquire(lease, waiting)
         renewing = Thread(target=self._renew, args=(lease, released), daemon=True)
         renewing.start()

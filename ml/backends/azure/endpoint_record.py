@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from infra.settings import loader
-from ml.backends.azure.errors import as_refusals, or_none
+from ml.backends.azure.errors import as_user_errors, or_none
 from ml.backends.azure.workspace import RELEASES, Workspace
 from ml.backends.endpoints import BASELINE, CHANGED, SLOTS
 from ml.core.errors import Exit, Problem, UserError
@@ -88,7 +88,7 @@ class Record:
 
     def write(self, content: Written) -> None:
         """Overwrite the record."""
-        with as_refusals():
+        with as_user_errors():
             self._blob.upload_blob(json.dumps(content), overwrite=True)
 
     @property
@@ -156,7 +156,7 @@ def changes_of(record: Written, routes: Routes, deployments: Mapping[str, Any]) 
             if key.startswith("tags.") and key not in _OWN:
                 continue  # set by Azure Policy or a person
             if _comparable(key, fields.get(key)) != _comparable(key, now.get(key)):
-                is_now, was = (_told(key, state.get(key)) for state in (now, fields))
+                is_now, was = (_field_text(key, state.get(key)) for state in (now, fields))
                 yield f"{key} of {name} is {is_now}, and was {was}"
     for name in sorted(deployments.keys() & {*SLOTS, BASELINE} - record["deployments"].keys()):
         yield f"the deployment {name} was not created by a release"
@@ -172,7 +172,7 @@ def _comparable(key: str, value: str | None) -> str | None:
     return value.lower() if value and "/subscriptions/" in value and not is_text else value
 
 
-def _told(key: str, value: str | None) -> str:
+def _field_text(key: str, value: str | None) -> str:
     """Return a field's value for messages; environment variables may be secrets and are hidden."""
     if value is None:
         return "nothing"

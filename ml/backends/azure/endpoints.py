@@ -43,7 +43,7 @@ from ml.backends.azure.endpoint_record import (
     stack_of,
     tags_of,
 )
-from ml.backends.azure.errors import as_refusals, is_passing, or_none
+from ml.backends.azure.errors import as_user_errors, is_passing, or_none
 from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.traffic import AzureRouter, collected
 from ml.backends.azure.workspace import Workspace
@@ -184,7 +184,7 @@ class AzureEndpoints:
         """
         self._check(deployment.endpoint)
         if deployment.settings:
-            self._registry.bring(self._registry.find(deployment.model, deployment.version))
+            self._registry.download(self._registry.find(deployment.model, deployment.version))
             check_deployment(deployment)
 
     def ensure(self, endpoint: str, port: int | None = None) -> tuple[Live, bool]:
@@ -226,7 +226,7 @@ class AzureEndpoints:
             self._check(deployment.endpoint)
             return self._client.online_deployments.begin_create_or_update(entity)
 
-        with as_refusals():
+        with as_user_errors():
             wait = self._begun(deployment.endpoint, put)
         return lambda: self._wait(wait, Path(deployment.endpoint) / name)
 
@@ -258,7 +258,7 @@ class AzureEndpoints:
         if after != before:
             # If the release is killed in between, both states are valid.
             self._note(endpoint, routes=[before, after])
-            with as_refusals():
+            with as_user_errors():
                 self._begun(endpoint, put)()
             self._await_routes(endpoint, before, after)
             self._note(endpoint, routes=[after])
@@ -360,7 +360,7 @@ class AzureEndpoints:
     ) -> UserError:
         command = f"az ml online-deployment get-logs -e {slot.parent.name} -n {slot.name}"
         text = ""
-        with suppress(UserError), as_refusals():
+        with suppress(UserError), as_user_errors():
             text = self._client.online_deployments.get_logs(
                 slot.name, slot.parent.name, lines=_LOG_LINES
             )
@@ -387,14 +387,14 @@ class AzureEndpoints:
         queried, minutes = self._metrics.get((server, metric), (-METRICS_S, []))
         if now - queried >= METRICS_S:
             name = server.slot.as_posix().replace("/", "/deployments/")
-            with as_refusals():
+            with as_user_errors():
                 minutes = self._workspace.metric(f"onlineEndpoints/{name}", metric, since)
             self._metrics[server, metric] = now, minutes
         return minutes
 
     def _instance_bytes(self, server: Server) -> float:
         """Return the memory of one instance of the deployment in bytes; UserError if unknown."""
-        with as_refusals():
+        with as_user_errors():
             deployment = self._client.online_deployments.get(
                 server.slot.name, server.slot.parent.name
             )
@@ -486,7 +486,7 @@ class AzureEndpoints:
             self._check(endpoint)
             return self._client.online_deployments.begin_delete(name, endpoint)
 
-        with as_refusals():
+        with as_user_errors():
             self._begun(endpoint, delete)()
         _, record = self._recorded(endpoint)
         record["deployments"].pop(name, None)
@@ -611,7 +611,7 @@ class AzureEndpoints:
 
         endpoint = slot.parent.name
         try:
-            with as_refusals():
+            with as_user_errors():
                 try:
                     wait()
                 except HttpResponseError as error:

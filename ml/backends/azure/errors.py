@@ -181,7 +181,7 @@ _UNCHECKED = (AttributeError, LookupError, TypeError, ValueError, RecursionError
 
 
 @contextmanager
-def as_refusals() -> Iterator[None]:
+def as_user_errors() -> Iterator[None]:
     """Raise every error of Azure's clients as UserError, also an unreadable response."""
     from azure.ai.ml.exceptions import MlException
     from azure.core.exceptions import AzureError
@@ -198,10 +198,13 @@ def as_refusals() -> Iterator[None]:
 
 
 def or_none(get: Callable[[], Any]) -> Any:
-    """Return what `get` returns, or None if Azure has no such resource. Raise as `as_refusals`."""
+    """Return what `get` returns, or None if Azure has no such resource.
+
+    Errors become UserError as in `as_user_errors`.
+    """
     from azure.core.exceptions import ResourceNotFoundError
 
-    with as_refusals():
+    with as_user_errors():
         try:
             return get()
         except ResourceNotFoundError:

@@ -47,7 +47,7 @@ class Follower:
                 # If run history does not know the job, its status is in the control plane.
                 has_ended = not details or details["status"] in ENDED
                 if before is None or has_ended or kind_of(before.job) in COMPOSED:
-                    owner = self.runs.look(name)
+                    owner = self.runs.current_state(name)
             except UserError as refused:
                 patience.endure(refused)
             else:

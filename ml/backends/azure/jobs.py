@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_user_errors
 from ml.backends.azure.workspace import Workspace
 from ml.backends.runs import Entry, Run, Status
 from ml.core.errors import UserError
@@ -90,7 +90,7 @@ class Outputs(Mapping[str, Path]):
         """Download an output into a temporary folder, then move it, so no partial one is used."""
         unfinished = self._folder / "unfinished"
         try:
-            with as_refusals(), self._workspace.quiet():
+            with as_user_errors(), self._workspace.quiet():
                 self._workspace.client.jobs.download(
                     self._job, download_path=unfinished, output_name=name
                 )

@@ -15,16 +15,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra.settings import loader
-from ml.backends.azure.errors import as_refusals, or_none
+from ml.backends.azure.errors import as_user_errors, or_none
 from ml.backends.azure.workspace import REGISTRY, Workspace
 from ml.backends.model_registry import (
     Version,
     is_evidence,
     kept_tag,
-    marks,
+    later_releases,
     model_folder,
+    parse_release_tags,
     served_tag,
-    withdrawn,
 )
 from ml.core import home
 from ml.core.errors import Exit, Problem, UserError
@@ -37,8 +37,8 @@ REPOSITORY = "repository"
 _CHAMPION = "champion."
 _YES = "true"
 # Separates a model's name from the folder that is stored with it: `churn--evidence`.
-_BESIDE = "--"
-_KEPT = tuple(_BESIDE + folder for folder in ("evidence", "servings", "snapshots"))
+_SEPARATOR = "--"
+_KEPT = tuple(_SEPARATOR + folder for folder in ("evidence", "servings", "snapshots"))
 # Any writer to the registry sets tags, and digests name local folders: so check their form.
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -69,21 +69,23 @@ class AzureRegistry:
             hint = f"export {REGISTRY}=\"$(az ml registry list --query '[].name' -o tsv)\""
             raise UserError(Problem("no-registry-named", actual, expected, hint))
 
-    def bring(self, version: Version) -> None:
+    def download(self, version: Version) -> None:
         if not version.digest:
             raise _other_files(version.model, [version.version], "a digest, in the tag `digest`")
-        self._bring(version.model, [version.version], version.folder, _is_model(version.digest))
+        self._download(version.model, [version.version], version.folder, _is_model(version.digest))
         if version.evidence:
-            self.bring_folder(version.model, version.evidence_folder, is_evidence(version.evidence))
+            self.download_folder(
+                version.model, version.evidence_folder, is_evidence(version.evidence)
+            )
 
     def keep_folder(self, model: str, folder: Path) -> None:
         """Store the folder as a model: the SDK cannot download a registry's data assets."""
-        self._add(_beside(model, folder), folder.name, folder, {})
+        self._add(_folder_asset_name(model, folder), folder.name, folder, {})
 
-    def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
+    def download_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
         """Download the folder, unless it exists; skip versions whose content does not match."""
-        name = _beside(model, folder)
-        self._bring(name, self._tagged(name, folder.name), folder, is_content)
+        name = _folder_asset_name(model, folder)
+        self._download(name, self._tagged(name, folder.name), folder, is_content)
 
     def _add(
         self, name: str, digest: str, folder: Path, tags: Mapping[str, str], about: str = ""
@@ -115,7 +117,7 @@ class AzureRegistry:
                 description=about or None,
                 tags={DIGEST: digest, **tags},
             )
-            with as_refusals(), self._workspace.quiet():
+            with as_user_errors(), self._workspace.quiet():
                 try:
                     model = self._models.create_or_update(asset)
                 except Exception:
@@ -128,7 +130,7 @@ class AzureRegistry:
         listed = self._versions_of(name)
         return [str(model.version) for model in listed if (model.tags or {}).get(DIGEST) == digest]
 
-    def _bring(
+    def _download(
         self, name: str, versions: Sequence[str], into: Path, is_content: Callable[[Path], bool]
     ) -> None:
         """Download the first version that `is_content` accepts to `into`, atomically.
@@ -140,7 +142,7 @@ class AzureRegistry:
         into.parent.mkdir(parents=True, exist_ok=True)
         for version in versions:
             with (
-                as_refusals(),
+                as_user_errors(),
                 self._workspace.quiet(),
                 TemporaryDirectory(dir=into.parent) as there,
             ):
@@ -170,7 +172,7 @@ class AzureRegistry:
     def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
         """Tag the new champion before untagging the old one, so there is always a champion."""
         registered = self.find(version.model, version.version)
-        for former, code in withdrawn(
+        for former, code in later_releases(
             self.versions(version.model), version, environment, deployment_digest
         ):
             entity = self._find(former.model, former.version)
@@ -211,7 +213,7 @@ class AzureRegistry:
 
     def _registered(self, model: str | None) -> list[Any]:
         """Return this repository's versions of a model, or of all models, in numeric order."""
-        with as_refusals():
+        with as_user_errors():
             names = [entity.name for entity in self._models.list()]
         listed = [
             entity
@@ -251,13 +253,13 @@ class AzureRegistry:
 
     def _tag(self, model: Any, key: str, value: str) -> Any:
         model.tags = {**(model.tags or {}), key: value}
-        with as_refusals():
+        with as_user_errors():
             return self._models.create_or_update(model)
 
 
-def _beside(model: str, folder: Path) -> str:
+def _folder_asset_name(model: str, folder: Path) -> str:
     """Return the registry's name for a folder of the home: `churn--evidence` …"""
-    return model + _BESIDE + folder.relative_to(home.home()).parts[0]
+    return model + _SEPARATOR + folder.relative_to(home.home()).parts[0]
 
 
 def _other_files(name: str, versions: Sequence[str], expected: str) -> UserError:
@@ -295,4 +297,6 @@ def _version(model: Any) -> Version:
     digest, project, run, evidence = values
     digest = digest if _DIGEST.fullmatch(digest) else ""
     evidence = evidence if _SHA256.fullmatch(evidence) else ""
-    return Version(model.name, str(model.version), digest, project, run, evidence, **marks(tags))
+    return Version(
+        model.name, str(model.version), digest, project, run, evidence, **parse_release_tags(tags)
+    )

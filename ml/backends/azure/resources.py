@@ -15,7 +15,7 @@ import yaml
 
 from ml.backends import snapshot
 from ml.backends.azure import submission
-from ml.backends.azure.errors import as_refusals, or_none, retried
+from ml.backends.azure.errors import as_user_errors, or_none, retried
 from ml.backends.azure.jobs import Outputs
 from ml.backends.azure.workspace import Workspace
 from ml.backends.base import Applied, AssetState, AssetStatus
@@ -73,7 +73,7 @@ class AzureAssets:
             entity = load.load(spec.file, snapshots).entity
         entity.version = spec.version
         entity.tags = {**(entity.tags or {}), CONTENT: state.digest}
-        with as_refusals(), self._workspace.quiet():
+        with as_user_errors(), self._workspace.quiet():
             self._operations(spec).create_or_update(entity)
 
     def _create_features(self, state: AssetState) -> None:
@@ -91,7 +91,7 @@ class AzureAssets:
                 Path(folder, SPEC).write_text(yaml.safe_dump(document, sort_keys=False))
                 entity.path = entity.specification.path = folder
                 entity.materialization_settings = None
-            with as_refusals(), self._workspace.quiet():
+            with as_user_errors(), self._workspace.quiet():
                 self._operations(spec).begin_create_or_update(entity).result()
 
     def _compare(self, spec: AssetSpec) -> AssetState:
@@ -164,7 +164,7 @@ class AzureResources:
     def apply(self, spec: Spec) -> Applied:
         declared, client = self._declaration(spec), self.workspace.client
         entity, name = declared.entity, str(declared.entity.name)
-        with as_refusals(), self.workspace.quiet():
+        with as_user_errors(), self.workspace.quiet():
             if declared.kind == "schedule":
                 before = or_none(lambda: client.schedules.get(name))
                 put = client.schedules.begin_create_or_update
@@ -215,7 +215,7 @@ class AzureResources:
             )
         kind = "uri_file" if path is not None and path.is_file() else "uri_folder"
         source = Input(type=kind, path=str(path.resolve()) if path is not None else data)
-        with as_refusals(), self.workspace.quiet():
+        with as_user_errors(), self.workspace.quiet():
             if or_none(lambda: self.workspace.client.batch_endpoints.get(endpoint)) is None:
                 raise UserError(_no_endpoint(endpoint))
             job = self.workspace.client.batch_endpoints.invoke(
@@ -236,7 +236,7 @@ class AzureResources:
             entity = load.from_document(spec.document, spec.file, {}).entity
             content = json.dumps(load.fields_of(entity), sort_keys=True, default=str)
         digests: dict[Path, str] = {}
-        with as_refusals(), faults.as_refusals():
+        with as_user_errors(), faults.as_user_errors():
             if spec.kind.family == "schedule":
                 kind, path = "schedule", f"schedules/{entity.name}"
                 if not isinstance(entity.create_job, str):

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ml.backends.azure.errors import as_refusals, explain_job, or_none
+from ml.backends.azure.errors import as_user_errors, explain_job, or_none
 from ml.backends.azure.jobs import (
     COMPOSED,
     PARENT,
@@ -149,13 +149,13 @@ class AzureRuns:
 
     def history(self, name: str) -> dict[str, Any]:
         """Return run history's details of a run (JSON); {} if run history does not know it."""
-        with as_refusals(), _legible(name):
+        with as_user_errors(), _parsing(name):
             details = self.workspace.history(name)
             if details and not isinstance(details["status"], str):
                 raise TypeError(f"status {details['status']!r}")
             return details
 
-    def look(self, name: str) -> Owner:
+    def current_state(self, name: str) -> Owner:
         """Return the job's current state.
 
         Raise UserError if there is no such job, or if a completed one has no MLflow run.
@@ -177,12 +177,12 @@ class AzureRuns:
 
     def read(self, job: Any) -> Run:
         """Return the current run of a job, with its trials, steps and error."""
-        with as_refusals():
+        with as_user_errors():
             tracked = self._tracked(job.name)
             children: Children = {}
             if tracked and kind_of(job) in COMPOSED:
                 children = self._children(job, tracked["info"]["experiment_id"])
-            with _legible(job.name):
+            with _parsing(job.name):
                 run = self.reader.run(job, tracked, children)
             if run.status == "Failed":
                 run = replace(run, error=self._error(job))
@@ -192,14 +192,14 @@ class AzureRuns:
         return self.newest(Filter(), 0)
 
     def newest(self, wanted: Filter, count: int) -> list[Entry]:
-        with as_refusals():
+        with as_user_errors():
             # The service lists the newest first.
             listed = self.workspace.client.jobs.list()
             jobs = [*islice((job for job in listed if self._passes(job, wanted)), count or None)]
             tracked, children = self._tracked_with_children(jobs)
             entries = []
             for job in jobs:
-                with _legible(job.name):
+                with _parsing(job.name):
                     run = self.reader.run(job, tracked.get(job.name), children)
                 entries.append(self.reader.entry(job, run))
         return sorted(entries, key=lambda entry: (-entry.run.started, entry.run.name))
@@ -208,7 +208,7 @@ class AzureRuns:
         """Return whether a listed job passes the filter, by its control-plane data alone."""
         if job is None:
             return False
-        with _legible(job.name):
+        with _parsing(job.name):
             return bool(wanted.apply([self.reader.entry(job, self.reader.run(job, None, {}))]))
 
     def _tracked_with_children(self, jobs: Sequence[Any]) -> tuple[dict[str, Any], Children]:
@@ -223,7 +223,7 @@ class AzureRuns:
         oldest = min((job.creation_context.created_at.timestamp() for job in jobs), default=0.0)
         experiments = self._experiment_ids({job.experiment_name or "" for job in jobs})
         for run in self.workspace.tracked_runs("", experiments):
-            with _legible("a run"):
+            with _parsing("a run"):
                 tracked[run["info"]["run_id"]] = run
                 missing.discard(run["info"]["run_id"])
                 if parent := tags_of(run).get(PARENT):
@@ -264,7 +264,7 @@ class AzureRuns:
         node = owner.node(run)
         step = node or (owner.node(parent) if parent else None)
         if step is not None:
-            with as_refusals():
+            with as_user_errors():
                 environments = sorted(set(self._environments(step)))
             lineage["environment"] = ", ".join(environments)
         if node is not None and kind_of(node) in SEARCHES:
@@ -290,7 +290,7 @@ class AzureRuns:
         match = _DATA.search(str(data["asset"]))
         if match is None:
             return data
-        with as_refusals():
+        with as_user_errors():
             tags = self.workspace.client.data.get(match[1], match[2]).tags or {}
         return {**data, "digest": tags.get(CONTENT, "")}
 
@@ -366,7 +366,7 @@ class AzureRuns:
 
         Raise UserError if a log cannot be read.
         """
-        with as_refusals(), _legible(job):
+        with as_user_errors(), _parsing(job):
             listed = dict(details.get("logFiles") or {})
         files = {name: file for name in listed if (file := _local_name(name))}
         ranks = _by_rank(files.values())
@@ -375,7 +375,7 @@ class AzureRuns:
             path.parent.mkdir(parents=True, exist_ok=True)
             start = path.stat().st_size if path.exists() else 0
             try:
-                with as_refusals():
+                with as_user_errors():
                     content = self.workspace.read_from(url, start)
             except UserError as refused:
                 problem = refused.problems[0]
@@ -463,7 +463,7 @@ def _by_rank(names: Iterable[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _legible(what: str) -> Iterator[None]:
+def _parsing(what: str) -> Iterator[None]:
     """Raise DecodeError if the block fails to parse a response of the service."""
     from azure.core.exceptions import DecodeError
 
@@ -476,7 +476,7 @@ def _legible(what: str) -> Iterator[None]:
 @contextmanager
 def _available() -> Iterator[None]:
     try:
-        with as_refusals():
+        with as_user_errors():
             yield
     except UserError as refused:
         raise TrackingUnavailable(refused.problems[0].actual) from refused

@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Any
 from uuid import uuid4
 
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_user_errors
 from ml.backends.azure.workspace import MODEL_ERROR, Workspace
 from ml.backends.endpoints import Answer, Live
 from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID, SAMPLE, Counters, Recent, choose
@@ -116,7 +116,7 @@ class AzureRouter:
         query = _QUERY.format(endpoint=self._endpoint, mark=self._mark, since=self._since)
         rows: Sequence[Mapping[str, Any]] = ()
         try:
-            with as_refusals():
+            with as_user_errors():
                 rows = self._workspace.logs(query)
         except UserError as refused:
             if not self._is_blind:
@@ -157,7 +157,7 @@ def collected(
     """
     first = datetime.fromtimestamp(since, UTC).strftime(_HOUR) if since else ""
     files: dict[str, set[str]] = defaultdict(set)
-    with as_refusals():
+    with as_user_errors():
         for name in workspace.blobs.list_blob_names(name_starts_with=f"{_FOLDER}/{endpoint}/"):
             deployment, collection, file = (
                 name.split("/", 4)[2:] if name.count("/") > 4 else [""] * 3

@@ -18,7 +18,7 @@ from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
-from ml.backends.azure.errors import as_refusals, or_none
+from ml.backends.azure.errors import as_user_errors, or_none
 from ml.core import home
 from ml.core.azure import AUDIENCE
 from ml.core.errors import Exit, Problem, UserError
@@ -139,7 +139,7 @@ class Workspace:
         from azure.ai.ml import MLClient
 
         settings = {**registry, "enable_telemetry": False, "transport": _transport()}
-        with as_refusals(), load.quiet():
+        with as_user_errors(), load.quiet():
             return MLClient(self._credential, *names, **settings)
 
     @cached_property
@@ -157,7 +157,7 @@ class Workspace:
 
     @cached_property
     def _datastore(self) -> Any:
-        with as_refusals(), self.quiet():
+        with as_user_errors(), self.quiet():
             return self.client.datastores.get(DATASTORE)
 
     @cached_property
@@ -184,7 +184,7 @@ class Workspace:
             return self._credential
         path = f"{self.id}/datastores/{DATASTORE}/listSecrets?api-version={_SECRETS_API}"
         expiry = {"expirableSecret": True, "expireAfterHours": 1}
-        with as_refusals():
+        with as_user_errors():
             try:
                 secrets = self._send(self._resource_manager, "POST", path, "secretsType", **expiry)
             except HttpResponseError:
@@ -267,7 +267,7 @@ class Workspace:
         if METADATA not in os.environ and name in (None, PUBLIC["name"]):
             return PUBLIC
         url = os.environ.get(METADATA, f"{PUBLIC['resourceManager']}{_METADATA_PATH}")
-        with as_refusals():
+        with as_user_errors():
             answer = PipelineClient(url).send_request(HttpRequest("GET", url)).json()
         clouds = answer if isinstance(answer, list) else [answer]
         for cloud in clouds:

@@ -76,7 +76,7 @@ class LocalAuditLog:
         return self.path.read_bytes() if self.path.exists() else None
 
     def append(self, line: Callable[[bytes | None], bytes]) -> None:
-        with faults.as_refusals(), files.locked(self.path.with_suffix(".lock")):
+        with faults.as_user_errors(), files.locked(self.path.with_suffix(".lock")):
             # Append atomically: a partial line would break the hash chain.
             files.append(self.path, line(self.read()), durable=True)
 
@@ -207,7 +207,7 @@ class LocalBackend:
         _demand_inputs(plan)
         plan = _compiled(plan)
         with ExitStack() as stack:
-            stack.enter_context(faults.as_refusals())
+            stack.enter_context(faults.as_user_errors())
             reaper = stack.enter_context(closing(Reaper()))
             interpreters: Interpreters = {}
             if self._isolated:

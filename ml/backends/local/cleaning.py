@@ -124,7 +124,7 @@ def _orphans(retention: Retention, others: Iterable[Entry]) -> Iterator[Item]:
 
 def _stale_notes(removed: set[str]) -> Iterator[Item]:
     """Yield cache entries (`reuse`) of steps whose run is removed."""
-    for path in _listed(home.reusable()):
+    for path in _listed(home.step_cache()):
         with suppress(OSError, ValueError, KeyError):
             folder = Path(json.loads(path.read_text())["folder"])
             inside = folder.parts[len(home.jobs().parts) :]
@@ -211,7 +211,7 @@ class Retention:
         self.needed = needed
         self._entries = entries
         self._paths = {path.resolve(): why for path, why in needed.paths.items()}
-        locks = list(home.live().iterdir()) if home.live().is_dir() else []
+        locks = list(home.run_locks().iterdir()) if home.run_locks().is_dir() else []
         running = [path for path in locks if jobs.is_alive(path.name)]
         started = [path.stat().st_mtime for path in running if path.exists()]
         # A pipeline takes all snapshots before its first step, and may use one hours later.

@@ -70,7 +70,7 @@ def elastic_node(plan: CommandPlan) -> int | None:
     return plan.instance_count - 1 if is_elastic and plan.instance_count > 1 else None
 
 
-def culprit(folder: Path) -> tuple[Path, str]:
+def failed_log(folder: Path) -> tuple[Path, str]:
     """Return the log to show after a failure, and its name: that of the rank that failed first.
 
     If no rank failed, it is mpirun's log (if any), or the log of the command.
@@ -165,7 +165,7 @@ def pytorch(
     once per node, and MASTER_PORT is free for it to bind. In an elastic job the first node binds
     it, and the other nodes wait for that.
     """
-    nodes, per_node, port = plan.instance_count, _each(plan), str(free_ports(1)[0])
+    nodes, per_node, port = plan.instance_count, _processes_per_node(plan), str(free_ports(1)[0])
     for rank in range(nodes * per_node):
         node, local = divmod(rank, per_node)
         numbers = {
@@ -189,7 +189,7 @@ def mpi(
 
     mpirun sees one node, so the script sets the local ranks by the job's number of nodes.
     """
-    total, per_node = plan.instance_count * _each(plan), _each(plan)
+    total, per_node = plan.instance_count * _processes_per_node(plan), _processes_per_node(plan)
     master = {"AZ_BATCH_MASTER_NODE": f"{HOST}:{free_ports(1)[0]}"}
     mpirun = open_mpi(environment.get("PATH"))
     if mpirun is not None:
@@ -265,7 +265,7 @@ def _rank(folder: Path, command: str, before: str = "") -> tuple[str, ...]:
     return ("bash", "-c", before + _RANK, str(folder), command)
 
 
-def _each(plan: CommandPlan) -> int:
+def _processes_per_node(plan: CommandPlan) -> int:
     return plan.distribution.process_count_per_instance if plan.distribution else 1
 
 

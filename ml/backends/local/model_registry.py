@@ -15,9 +15,9 @@ from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.model_registry import (
     Version,
     kept_tag,
+    later_releases,
     model_folder,
     served_tag,
-    withdrawn,
 )
 from ml.core import faults, home
 from ml.core.errors import Problem, UserError
@@ -38,7 +38,7 @@ class LocalRegistry:
         registered = [version for version in self.versions(model) if version.digest == digest]
         if registered:
             return registered[-1]
-        with faults.as_refusals():
+        with faults.as_user_errors():
             client = _client()
             if model not in reader.models():
                 client.create_registered_model(model, tags={PROJECT: project})
@@ -54,7 +54,7 @@ class LocalRegistry:
         """Return the versions of a model, or of all; [] before the first run created the store."""
         if not self.exists():
             return []
-        with faults.as_refusals():
+        with faults.as_user_errors():
             versions = reader.model_versions()
         return [version for version in versions if model in (None, version.model)]
 
@@ -73,7 +73,7 @@ class LocalRegistry:
     def champion(self, model: str, environment: str) -> Version | None:
         if not home.database().is_file():
             return None
-        with faults.as_refusals():
+        with faults.as_user_errors():
             aliases = reader.aliases()
         for alias, name, version in aliases:
             if (alias, name) == (environment, model):
@@ -83,10 +83,10 @@ class LocalRegistry:
     def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
         versions = self.versions(version.model)
         environments = self.find(version.model, version.version).served_in(deployment_digest)
-        with faults.as_refusals():
+        with faults.as_user_errors():
             client = _client()
             client.set_registered_model_alias(version.model, environment, version.version)
-            for former, code in withdrawn(versions, version, environment, deployment_digest):
+            for former, code in later_releases(versions, version, environment, deployment_digest):
                 tag = served_tag(environment, code)
                 client.delete_model_version_tag(former.model, former.version, tag)
             if environment not in environments:
@@ -94,11 +94,11 @@ class LocalRegistry:
                 client.set_model_version_tag(version.model, version.version, tag, now)
 
     def demote(self, model: str, environment: str) -> None:
-        with faults.as_refusals():
+        with faults.as_user_errors():
             _client().delete_registered_model_alias(model, environment)
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
-        with faults.as_refusals():
+        with faults.as_user_errors():
             client, now = _client(), datetime.now(UTC).isoformat()
             for tag, value in ((kept_tag(sha256), now), (EVIDENCE, sha256)):
                 client.set_model_version_tag(version.model, version.version, tag, value)
@@ -110,7 +110,7 @@ def _client() -> MlflowClient:
 
     The first call takes a second.
     """
-    with faults.as_refusals():
+    with faults.as_user_errors():
         Tracking()  # creates a missing store
         from mlflow.tracking import MlflowClient
 

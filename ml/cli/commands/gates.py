@@ -81,7 +81,7 @@ def verify_evidence(
     registry = open_backend(on).registry
     registered = registry.find(model, version)
     if (shared := registry.shared) is not None:
-        shared.bring(registered)
+        shared.download(registered)
     results = checks(registered)
     sound = all(check.sound for check in results)
     if as_json:

@@ -16,8 +16,8 @@ from ml.cli.render.release_text import (
     facts_text,
     named,
     next_text,
+    pending_text,
     rejected_text,
-    rival_text,
     rollout_text,
     show_drill,
     status_text,
@@ -94,7 +94,7 @@ def propose(
     )
     if save is not None:
         files.replace(save, as_text(promotion(backend, proposal, to)))
-    version, rival = proposal.candidate, proposal.rival
+    version, pending = proposal.candidate, proposal.pending_version
     if as_json:
         document = {
             "project": version.project,
@@ -104,7 +104,7 @@ def propose(
             "version": version.version,
             "digest": version.digest,
             "champion": proposal.champion.version if proposal.champion else None,
-            "rival": rival.version if rival else None,
+            "rival": pending.version if pending else None,
             "release": proposal.written[0] if proposal.written else None,
             "written": proposal.written,
             "decision": proposal.decision.to_json(),
@@ -113,18 +113,18 @@ def propose(
     else:
         name = named(version.model, version.version, version.digest)
         typer.echo(f"{proposal.run} is {name}", err=True)
-        release_text.show_decision(proposal.decision, rival.version if rival else "", every)
+        release_text.show_decision(proposal.decision, pending.version if pending else "", every)
         typer.echo(facts_text(proposal.evidence.evaluation), err=True)
-        if rival:
-            typer.echo(rival_text(proposal, rival), err=True)
+        if pending:
+            typer.echo(pending_text(proposal, pending), err=True)
         elif proposal.unapplied:
             typer.echo(f"version {proposal.unapplied} was declared and never applied", err=True)
         for path in proposal.written:
             typer.echo(f"written: {shown(path)}", err=True)
         if proposal.written:
             typer.echo(next_text(project, to, on), err=True)
-        # `ml gate` compares with the champion, not with the rival.
-        if proposal.decision.outcome == "rejected" and not rival:
+        # `ml gate` compares with the champion, not with the pending version.
+        if proposal.decision.outcome == "rejected" and not pending:
             typer.echo(rejected_text(proposal.decision.request), err=True)
     if proposal.decision.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
@@ -290,7 +290,7 @@ def rollback(
         hint = f"ml release rollback {project} --through-canary --approved-by NAME"
         raise UserError(Problem("approval-required", actual, "the person who signs off", hint))
     backend = open_backend(desired_state.place_of(to, on or ("local" if not approved_by else None)))
-    result = roll_back(backend, project, to, reason, version, is_here=bool(on or approved_by))
+    result = roll_back(backend, project, to, reason, version, has_audit_log=bool(on or approved_by))
     back, was = result.declared, result.replaced
     live = backend.endpoints.live(backend.endpoints.name_of(was.model, to))
     serves = live is not None and (live.deployment.digest, live.deployment.deployment_digest) == (

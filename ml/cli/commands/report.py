@@ -31,7 +31,7 @@ def report(
     backend = open_backend(on)
     page = report_of(backend.runs.find(run), backend, out)
     path = (out or default_path(page.run.name)).absolute()
-    with faults.as_refusals():
+    with faults.as_user_errors():
         files.replace(path, page.html)
         records = backend.runs.records
         if page.figures and records and (folder := records.artifacts(page.run)):

@@ -110,18 +110,18 @@ def rollout_text(rollout: Plan) -> str:
     return "\n".join(lines)
 
 
-def rival_text(proposal: Proposal, rival: Version) -> str:
-    """Return a sentence about `rival`, a declared but never applied version.
+def pending_text(proposal: Proposal, pending: Version) -> str:
+    """Return a sentence about `pending`, a declared but never applied version.
 
     The candidate had to beat it as well as the champion.
     """
-    text = f"version {rival.version} is declared and was never applied: it had to be beaten too"
+    text = f"version {pending.version} is declared and was never applied: it had to be beaten too"
     if proposal.written:
         return f"{text}, and is no longer declared"
     request = proposal.decision.request
     where = "local" if request.simulated else "azure"
     place = "" if request.environment == "local" else f" --env {request.environment} --on {where}"
-    return f"{text}; ml release rollback {rival.project}{place} --reason TEXT takes it back"
+    return f"{text}; ml release rollback {pending.project}{place} --reason TEXT takes it back"
 
 
 def facts_text(evaluation: Evaluation) -> str:

@@ -168,7 +168,7 @@ def declare(
     )
     _check(experiment)
     text = json.dumps(asdict(experiment), indent=1) + "\n"
-    with faults.as_refusals(), files.locked(experiment.folder / "lock"):
+    with faults.as_user_errors(), files.locked(experiment.folder / "lock"):
         files.replace(experiment.folder / "experiment.json", text)
     return experiment
 

@@ -53,7 +53,7 @@ class Records:
 def assign(backend: Backend, experiment: Experiment, keys: Sequence[str]) -> Mapping[str, Arm]:
     """Return the version (arm) for each key, and record new assignments."""
     tickets = {key: experiment.ticket(key) for key in keys}
-    with faults.as_refusals(), files.locked(experiment.folder / "lock"):
+    with faults.as_user_errors(), files.locked(experiment.folder / "lock"):
         assigned = _replay(backend, experiment)[0]
         now = datetime.now(UTC).timestamp()
         new = dict.fromkeys(ticket for ticket in tickets.values() if ticket not in assigned)
@@ -72,7 +72,7 @@ def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[st
             raise UserError.with_code(
                 "bad-outcome", f"{value} for the key `{key}`", expected, "correct it"
             )
-    with faults.as_refusals(), files.locked(experiment.folder / "lock"):
+    with faults.as_user_errors(), files.locked(experiment.folder / "lock"):
         assigned, counted = _replay(backend, experiment)[:2]
         tickets = {key: experiment.requested(key) or experiment.ticket(key) for key, _ in outcomes}
         if unknown := [key for key, _ in outcomes if tickets[key] not in assigned]:

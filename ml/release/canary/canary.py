@@ -39,7 +39,7 @@ from ml.release.canary.traffic import (
     Traffic,
     TrafficComparison,
 )
-from ml.release.canary.verdict import Signal, Verdict, decide, object_to
+from ml.release.canary.verdict import Signal, Verdict, apply_client_evidence, decide
 from ml.release.declaration.release_file import Strategy
 from ml.release.evidence.served import ParityCheck
 
@@ -90,7 +90,7 @@ class Outcome:
         }
 
 
-def lead(
+def run_canary(
     endpoints: Endpoints,
     name: str,
     trial: Canary,
@@ -232,7 +232,9 @@ class _Watch:
             verdict = replace(verdict, action="hold", why="memory is not measured yet")
         patient = green.requests < stage.requests * self.strategy.patience
         green, old, baseline, intervals = self.clients.observe(now)
-        return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)
+        return apply_client_evidence(
+            verdict, self.strategy, number, green, old, baseline, patient, intervals
+        )
 
     def _counted(self, what: str, now: Mapping[str, Any]) -> Mapping[str, int]:
         """Return each server's tally `what` ("requests" or "errors") since the canary's start."""
@@ -381,7 +383,9 @@ def check_latency(
     return p95
 
 
-def check_answers(endpoints: Endpoints, green: Server, check: ParityCheck, tolerance: float) -> int:
+def run_parity_check(
+    endpoints: Endpoints, green: Server, check: ParityCheck, tolerance: float
+) -> int:
     """Send green the rows of the parity check; return their number.
 
     Raise UserError: prediction-mismatch if an answer differs from the evaluation by more than the

@@ -129,7 +129,7 @@ class Answers:
     def begin(self) -> None:
         """Reset the counts for a new step; shapes and bins stay."""
         self._read = dict.fromkeys(self._names, 0)
-        self._strange = dict.fromkeys(self._names, 0)
+        self._unknown_shapes = dict.fromkeys(self._names, 0)
         self._bins = {name: [0] * (_CATEGORIES + 1) for name in self._names}
 
     def add(self, deployment: str, status: int, body: str | None) -> None:
@@ -159,7 +159,7 @@ class Answers:
         self._read[deployment] += 1
         if structure not in self._shapes and isinstance(answer, dict | list):
             structure = shape(reduce(without, self._new_fields, answer))
-        self._strange[deployment] += structure not in self._shapes
+        self._unknown_shapes[deployment] += structure not in self._shapes
         if self._reads and body is not None:
             self._bins[deployment][self._bin(prediction(answer, self._pointer))] += 1
 
@@ -181,7 +181,7 @@ class Answers:
             refused=counted("refused"),
             latency=np.sum(latency, axis=0).tolist(),
             answers=sum(self._read[name] for name in deployments),
-            strange=sum(self._strange[name] for name in deployments),
+            unknown_shapes=sum(self._unknown_shapes[name] for name in deployments),
             predictions=tuple(np.sum(bins, axis=0).tolist()) if self._pointer else (),
         )
 

@@ -47,7 +47,7 @@ Action = Literal["go-on", "hold", "roll-back"]
 # split equally among them.
 TESTED = ("errors", "refused", "latency", "answers", "predictions")
 # A signal with a higher log e-value needs more requests before the next step.
-CALM = -1.0
+SETTLED = -1.0
 # Latency is compared at every fourth bucket of the histogram: half an octave apart.
 _EVERY = 4
 # The share of requests that may exceed the tolerated latency.
@@ -70,7 +70,8 @@ class Stats:
     refused: int  # answers of the server with status 400 to 499
     latency: Sequence[int]  # requests by bucket of the router's histogram
     answers: int = 0  # answers whose shape was read
-    strange: int = 0  # of those, answers with a shape that the old version's first answers lack
+    # Of those, answers with a shape that the old version's first answers lack.
+    unknown_shapes: int = 0
     predictions: Sequence[int] = ()  # answers by bin of the prediction
 
 
@@ -99,9 +100,9 @@ class Signal:
         return not self.log_e_value < self.limit
 
     @property
-    def calm(self) -> bool:
+    def is_settled(self) -> bool:
         """True if the signal needs no more requests."""
-        return self.log_e_value <= CALM or self.log_e_value == -math.inf
+        return self.log_e_value <= SETTLED or self.log_e_value == -math.inf
 
 
 @dataclass(frozen=True)
@@ -143,13 +144,13 @@ def decide(
     patient = green.requests < required * strategy.patience
     if strategy.prediction and (_few(green) or _few(old)):
         return Verdict("hold" if patient else "roll-back", "too few predictions were read", signals)
-    undecided = [signal.name for signal in signals if not signal.calm]
+    undecided = [signal.name for signal in signals if not signal.is_settled]
     if undecided and patient:
         return Verdict("hold", f"{', '.join(undecided)} not calm yet", signals)
     return Verdict("go-on", f"{green.requests} requests, nothing worse than tolerated", signals)
 
 
-def object_to(
+def apply_client_evidence(
     verdict: Verdict,
     strategy: Strategy,
     stage: int,
@@ -271,7 +272,14 @@ def _signals(
     for name, g, n, b, m, margin in (
         ("errors", green.errors, green.requests, old.errors, old.requests, limits.errors),
         ("refused", green.refused, green.requests, old.refused, old.requests, limits.refused),
-        ("answers", green.strange, green.answers, old.strange, old.answers, limits.answers),
+        (
+            "answers",
+            green.unknown_shapes,
+            green.answers,
+            old.unknown_shapes,
+            old.answers,
+            limits.answers,
+        ),
     ):
         log_e = float(log_e_value(g, n, b, m, margin, RARE))
         text = f"{name}: {_share(g, n)} of green's, {_share(b, m)} of the old version's"
@@ -301,7 +309,7 @@ def _memory(memory: Memory, allowed_mib: float) -> Signal:
     if not math.isfinite(grown) or memory.green_now <= 0:
         raise ValueError("resident memory")
     text = f"memory: grew by {grown / 2**20:.0f} MiB more than the baseline's"
-    # Its scale is MiB; below half the limit the signal is calm.
+    # Its scale is MiB; below half the limit the signal is settled.
     value = grown / 2**20
     return Signal("memory", value if value > allowed_mib / 2 else -math.inf, allowed_mib, text)
 

@@ -128,7 +128,7 @@ def collect(
         "cost": cost,
         "supply_chain": stated,
     }
-    with faults.as_refusals(), _unfinished(version) as folder:
+    with faults.as_user_errors(), _unfinished(version) as folder:
         document[REFERENCE_FIELD] = keep_reference(evaluated.outputs[EVALUATION], folder)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
         stated_files = {IDENTIFIERS: evaluation.identifiers, REQUESTS: evaluation.requests}
@@ -185,7 +185,7 @@ def keep_attested(backend: Backend, project: str, model: str, attestation: bytes
         actual = f"no evidence {sha256[:12]} of {model} ({digest[:19]}…) is on this machine"
         raise UserError.with_code("no-evidence", actual, "the evidence that is attested", hint)
     if not collected.kept_at(sha256):
-        with faults.as_refusals():
+        with faults.as_user_errors():
             files.replace(collected.evidence_folder / ATTESTATION, attestation.decode())
         return backend.registry.keep_evidence(versions[-1], sha256)
     return collected
@@ -246,7 +246,7 @@ def load(backend: Backend, version: Version) -> Evidence:
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     if (shared := backend.registry.shared) is not None:
-        shared.bring(version)
+        shared.download(version)
     try:
         content = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
         verify(version.folder, version.digest)

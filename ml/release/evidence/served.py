@@ -84,10 +84,10 @@ class ParityCheck:
         """
         if self.reason:
             return {"reason": self.reason}
-        usual = _usual(self.rows, self.task)
+        magnitude = _typical_magnitude(self.rows, self.task)
         largest, differing, example = 0.0, 0, None
         for case in self.rows:
-            distance, served = _answered(ask, case, self.task, self.pointer, usual)
+            distance, served = _answered(ask, case, self.task, self.pointer, magnitude)
             distance = min(distance, MOST) if math.isfinite(distance) else MOST
             differing += distance > DIFFERS
             if distance > largest:
@@ -272,7 +272,7 @@ def _predicted(
 
 
 def _answered(
-    ask: Ask, case: Evaluated, task: Task, pointer: str, usual: float
+    ask: Ask, case: Evaluated, task: Task, pointer: str, magnitude: float
 ) -> tuple[float, str]:
     """Send the request; return the difference from the evaluated prediction, and the response."""
     try:
@@ -285,7 +285,7 @@ def _answered(
     if value is None:
         return _OTHER, f"nothing at `{pointer}`"
     try:
-        return _distance(value, answer.body, case.row, task, usual), _short(value)
+        return _distance(value, answer.body, case.row, task, magnitude), _short(value)
     except (ValueError, TypeError, KeyError, OverflowError):  # probabilities of another form
         return _OTHER, f"{_short(value)}, with probabilities that cannot be read"
 
@@ -309,7 +309,9 @@ def _value(body: object, task: Task, pointer: str) -> float | str | None:
     return prediction(body, pointer)
 
 
-def _distance(value: float | str, body: object, row: Prediction, task: Task, usual: float) -> float:
+def _distance(
+    value: float | str, body: object, row: Prediction, task: Task, magnitude: float
+) -> float:
     """Return the distance between an answer of the server and the prediction in the evaluation.
 
     - probability: the absolute difference; other number: the difference relative to its size;
@@ -325,7 +327,7 @@ def _distance(value: float | str, body: object, row: Prediction, task: Task, usu
         return _step_distance(str(value), row.predicted)
     if task == "regression":
         number, expected = value if isinstance(value, float) else math.inf, float(row.predicted)
-        return abs(number - expected) / max(abs(expected), usual)
+        return abs(number - expected) / max(abs(expected), magnitude)
     if task == "binary" and isinstance(value, float):
         return abs(value - row.score)
     if row.predicted != _text(value):
@@ -359,7 +361,7 @@ def _text(value: float | str) -> str:
     return str(int(value) if is_whole else value)
 
 
-def _usual(rows: Sequence[Evaluated], task: Task) -> float:
+def _typical_magnitude(rows: Sequence[Evaluated], task: Task) -> float:
     """Return the typical magnitude of predictions, the scale for differences near zero."""
     if task != "regression" or not rows:
         return 1.0

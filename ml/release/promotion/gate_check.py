@@ -26,7 +26,7 @@ from ml.release.versions import EVALUATION, MODEL
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import AutoMLPlan, CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.sdk.load import load as load_spec
-from policies.promotion.champion_gates import set_aside, setting_aside
+from policies.promotion.champion_gates import find_invalid_entry, suggest_invalid_entry
 from policies.promotion.decision import VALIDATION, Decision, Request, Step, real
 from policies.promotion.engine import RELEASED_RULES, RUN_RULES, decide
 from policies.promotion.evidence import Evidence
@@ -140,22 +140,22 @@ def check_gates(
     request: Request,
     *,
     record: bool = True,
-    rival: Version | None = None,
+    pending_version: Version | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> GateCheck:
     """Evaluate the gates on a version; with `record` append the decision to the audit log.
 
-    The version is compared with `rival` if given, else with the champion. That version is scored
-    again if it was measured on other data or rows. Advisories are looked up again, because new ones
-    may exist. Both steps are skipped for a rollback (`request.served_before`). Raises UserError for
-    a gates.yml that is invalid or looser than the policy.
+    The version is compared with `pending_version` if given, else with the champion. That version is
+    scored again if it was measured on other data or rows. Advisories are looked up again, because
+    new ones may exist. Both steps are skipped for a rollback (`request.served_before`). Raises
+    UserError for a gates.yml that is invalid or looser than the policy.
     """
     gates = load_gates(project)
     candidate = evidence.load(backend, version)
     current_champion = champion_of(
         backend, version.model, request.environment, request.served_before
     )
-    champion, request = without_invalid(gates, request, rival, current_champion)
+    champion, request = version_to_beat(gates, request, pending_version, current_champion)
     if request.served_before:
         against = evidence.load(backend, champion) if champion else None
     else:
@@ -166,10 +166,10 @@ def check_gates(
     decision = decide(gates, candidate, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
     audited = audit.append(backend.audit_log, "decision", line) if record else ""
-    return GateCheck(decision, version, rival or current_champion, candidate, audited)
+    return GateCheck(decision, version, pending_version or current_champion, candidate, audited)
 
 
-def without_invalid(
+def version_to_beat(
     gates: Gates, request: Request, *versions: Version | None
 ) -> tuple[Version | None, Request]:
     """Return the version to beat, and the request with the invalid versions in `set_aside`.
@@ -180,7 +180,7 @@ def without_invalid(
     valid, stated = None, []
     for version in filter(None, versions):
         is_own = version.digest == request.digest
-        why = "" if is_own else set_aside(gates, version.digest, request.day)
+        why = "" if is_own else find_invalid_entry(gates, version.digest, request.day)
         stated += [why] if why else []
         valid = valid if why else valid or version
     return valid, replace(request, set_aside="; ".join(dict.fromkeys(stated)))
@@ -291,7 +291,7 @@ def champion_evidence(
             f"{version} was measured with `folds: {was:g}` and this one with `folds: {now:g}` (an "
             "AutoML model always with 0), so it may have learnt from these rows: set `folds` in "
             f"the schema as it was, or set {version} aside in gates.yml: "
-            f"{setting_aside(champion.version, champion.digest)}"
+            f"{suggest_invalid_entry(champion.version, champion.digest)}"
         )
         return Evidence(version=champion.version, digest=champion.digest, mismatches=(wrong,))
     own_code, their_code = (side.lineage.evaluation_snapshot or "" for side in (candidate, theirs))
@@ -358,7 +358,7 @@ def _requested_again(
 ) -> Evidence:
     """Return the champion's evidence, measured by requests to its stored serving code."""
     digest = theirs.serving.deployment_digest or ""
-    if not digest or (spec := serving.bring(backend.registry, champion.model, digest)) is None:
+    if not digest or (spec := serving.fetch(backend.registry, champion.model, digest)) is None:
         raise ValueError("the serving code that it was measured with is not kept")
     return served.champion_on(backend, candidate, rows, champion, theirs, spec)
 
@@ -419,13 +419,13 @@ def writer_of(backend: Backend, pipeline: Run, output: str) -> Run:
 
 
 def champion_of(
-    backend: Backend, model: str, environment: str, way_back: bool = False
+    backend: Backend, model: str, environment: str, is_rollback: bool = False
 ) -> Version | None:
     """Return the version to beat: the served one, else the one with the champion alias, or None.
 
     The endpoint counts first because anybody with write access to the registry can move an alias or
     delete a version. Raises UserError if the registry lacks the served version, unless this is a
-    rollback (`way_back`).
+    rollback (`is_rollback`).
     """
     name = backend.endpoints.name_of(model, environment)
     live = backend.endpoints.live(name)
@@ -434,7 +434,7 @@ def champion_of(
         served = [candidate for candidate in versions if candidate.digest == live.deployment.digest]
         if served:
             return served[-1]
-        if not way_back:
+        if not is_rollback:
             raise UserError.with_code(
                 "champion-unknown",
                 f"`{name}` serves {live.deployment.digest[:19]}, which no version of `{model}` in "

@@ -51,7 +51,8 @@ class Proposal(GateCheck):
     # version or it is the champion already.
     written: tuple[Path, ...]
     unapplied: str | None  # version that was declared until now and never applied
-    rival: Version | None  # a declared, not yet applied version that had to be beaten too
+    # A declared, not yet applied version that had to be beaten too.
+    pending_version: Version | None
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def propose(
         version = _evidenced(call, chosen, attested, attestor) if chosen else before
         assert version is not None
         entry = desired_state.read(backend, target.name, environment)
-        check, rival = _judged(call, version, entry, reason)
+        check, pending_version = _judged(call, version, entry, reason)
         if check.decision.allowed:
             unapplied = _unapplied(call, version, entry)
             written = _declared(call, version, check, reason, samples)
@@ -120,7 +121,7 @@ def propose(
         run=chosen.name if chosen else version.run,
         written=written,
         unapplied=unapplied,
-        rival=rival,
+        pending_version=pending_version,
     )
 
 
@@ -217,7 +218,7 @@ def _evidenced(
     version = attested or _champion(call, call.spec.endpoint_name, digest)
     if version is None and attestor is None and call.environment != desired_state.LOCAL:
         version = _attested(call, digest)
-    if version is not None and _answers_by(call, version):
+    if version is not None and _covers_serving_code(call, version):
         return version
     measured = _measure(call, chosen, digest, is_judged=version is None)
     simulated = attestor is None
@@ -225,7 +226,7 @@ def _evidenced(
     return call.backend.registry.keep_evidence(measured[0], collected.evidence)
 
 
-def _answers_by(call: _Call, version: Version) -> bool:
+def _covers_serving_code(call: _Call, version: Version) -> bool:
     """Return whether the version can be released with this serving code without measuring again.
 
     It can if its evidence covers that code. Attested evidence is never measured again here, and
@@ -335,11 +336,17 @@ def _judged(
         deployment_digest=call.spec.snapshot_digest,
     )
     check = check_gates(backend, project, version, wanted, progress=call.progress)
-    rival = _rival(call, entry)
-    if rival is None or rival.digest == version.digest or not check.decision.allowed:
+    pending_version = _pending_version(call, entry)
+    if (
+        pending_version is None
+        or pending_version.digest == version.digest
+        or not check.decision.allowed
+    ):
         return check, None
-    against = check_gates(backend, project, version, wanted, rival=rival, progress=call.progress)
-    return replace(against, champion=check.champion), rival
+    against = check_gates(
+        backend, project, version, wanted, pending_version=pending_version, progress=call.progress
+    )
+    return replace(against, champion=check.champion), pending_version
 
 
 def _model_deployment(call: _Call, version: Version) -> ModelDeployment:
@@ -363,7 +370,7 @@ def _serving_changes(call: _Call, entry: ReleaseEntry | None, version: Version) 
     return any(side.deployment_digest != deployment.deployment_digest for side in same)
 
 
-def _rival(call: _Call, entry: ReleaseEntry | None) -> Version | None:
+def _pending_version(call: _Call, entry: ReleaseEntry | None) -> Version | None:
     """Return the declared version that is not applied yet; None if there is none.
 
     None, too, if it was rolled back, withdrawn or is not in the registry. `ml release rollback`
@@ -407,10 +414,10 @@ def _declared(
         deployment_digest=call.spec.snapshot_digest,
     )
     if registry.shared is not None:
-        registry.shared.bring(version)
+        registry.shared.download(version)
     check_deployment(_model_deployment(call, version))
-    with faults.as_refusals():
-        serving.keep(registry, call.spec, samples)
+    with faults.as_user_errors():
+        serving.store(registry, call.spec, samples)
         release = desired_state.declare(call.backend, call.project.name, call.environment, declares)
         if call.environment == desired_state.LOCAL:
             return (release,)

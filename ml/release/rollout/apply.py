@@ -74,7 +74,7 @@ class RolloutPlan:
     history: History
     live: Live | None
     # Whether the version served here before.
-    returns: bool
+    is_rollback: bool
 
     @property
     def differences(self) -> Sequence[str]:
@@ -221,7 +221,7 @@ def plan_rollout(
     if not history.has_decided(entry, environment):
         raise _decision_unknown(backend, project, environment, entry, version)
     # The registry must record that it served here, and git that it was merged before.
-    returns = environment in version.served_in(deployment.deployment_digest) and (
+    is_rollback = environment in version.served_in(deployment.deployment_digest) and (
         environment == desired_state.LOCAL
         or desired_state.was_declared_before(backend, project.name, environment, entry)
     )
@@ -232,13 +232,13 @@ def plan_rollout(
         step,
         approved_by=approved_by,
         reason=entry.reason,
-        served_before=returns,
+        served_before=is_rollback,
         serving_changes=live is None or not _same(live.deployment, deployment),
         deployment_digest=deployment.deployment_digest,
     )
     check = check_gates(backend, project, version, wanted, record=record, progress=progress)
     # The project's requests may have changed since an earlier version served.
-    samples = serving.samples(deployment.deployment_digest) if returns else ()
+    samples = serving.samples(deployment.deployment_digest) if is_rollback else ()
     # The same serving code returns the same response fields.
     is_other = live is None or live.deployment.deployment_digest != deployment.deployment_digest
     new_fields, expired = desired_state.new_fields(backend, project.name) if is_other else ((), ())
@@ -264,7 +264,7 @@ def plan_rollout(
         check=check,
         history=history,
         live=live,
-        returns=returns,
+        is_rollback=is_rollback,
     )
 
 
@@ -410,7 +410,7 @@ def _declared_spec(
 
     Raise UserError if it is no longer stored and the project's files differ.
     """
-    proposed = entry.deployment_digest and serving.bring(
+    proposed = entry.deployment_digest and serving.fetch(
         backend.registry, entry.model, entry.deployment_digest
     )
     if proposed:
@@ -466,7 +466,9 @@ def _roll_out(
                     p95 = canary.check_latency(endpoints, trial.server, samples, *limit, progress)
                     progress(f"latency on the deployment: p95 {p95:.4g} ms, at most {limit[1]:g}")
                 if acceptance.parity_check:
-                    rows = canary.check_answers(endpoints, trial.server, *acceptance.parity_check)
+                    rows = canary.run_parity_check(
+                        endpoints, trial.server, *acceptance.parity_check
+                    )
                     progress(f"parity check: {rows} rows, all predictions as evaluated")
             except UserError as error:
                 if error.problems[0].code in FAULTS_OF_GREEN:
@@ -475,7 +477,7 @@ def _roll_out(
         outcome = None
         if blue is not None and compares:
             progress("canary: the new version and the baseline serve")
-            outcome = canary.lead(
+            outcome = canary.run_canary(
                 endpoints,
                 name,
                 trial,
@@ -510,7 +512,7 @@ def _can_compare(
     name, endpoints = rollout.deployment.endpoint, rollout.backend.endpoints
     if endpoints.live(name) is None:
         return False
-    if rollout.returns and not through_canary:
+    if rollout.is_rollback and not through_canary:
         progress("no canary: this version served here before")
         return False
     try:

@@ -75,7 +75,7 @@ def drill(
         strategy = desired_state.strategy(backend, target.name, desired_state.LOCAL).within(
             load_gates(target)["latency"].number("p95_ms")
         )
-        outcome = canary.lead(endpoints, name, trial, strategy, samples, progress=progress)
+        outcome = canary.run_canary(endpoints, name, trial, strategy, samples, progress=progress)
     green = trial.server.slot.name
     failed = sum(count for slot, count in outcome.errors.items() if slot != green)
     audit.append(

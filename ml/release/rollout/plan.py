@@ -175,7 +175,7 @@ def _remaining(rollout: RolloutPlan, is_running: bool) -> Iterator[str]:
 
 def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
     deployment, version = rollout.deployment, rollout.deployment.version
-    acceptance, is_return = rollout.acceptance, rollout.returns
+    acceptance, is_rollback = rollout.acceptance, rollout.is_rollback
     if differences := rollout.differences:
         yield f"serving changes: {listed(differences, '; ')}"
     yield f"verify the digest {deployment.digest[:19]}… of the model folder (it matches now)"
@@ -185,7 +185,7 @@ def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
         yield f"latency: send it {limit[0]} requests; the p95 there is at most {limit[1]:g} ms"
     if serving is None:
         yield "no canary: no version serves to compare with"
-    elif is_return:
+    elif is_rollback:
         yield "no canary: this version served here before"
     else:
         if fields := acceptance.new_fields:
@@ -199,7 +199,7 @@ def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
     yield f"give version {version} all the traffic; it becomes champion of {rollout.environment}"
     if serving is not None:
         yield f"stop version {serving.version} once its open requests are answered"
-    yield f"record who approved the {'return' if is_return else 'release'}"
+    yield f"record who approved the {'return' if is_rollback else 'release'}"
 
 
 def project_changes(rollout: RolloutPlan) -> Sequence[str]:

@@ -49,7 +49,7 @@ def roll_back(
     environment: str = desired_state.LOCAL,
     why: str = "",
     to: str | None = None,
-    is_here: bool = False,
+    has_audit_log: bool = False,
 ) -> RolledBack:
     """Declare the previous good version, or the earlier one `to`; `ml release apply` rolls it out.
 
@@ -59,13 +59,13 @@ def roll_back(
     present version, unless `to` names another one or the present one failed since.
 
     If nothing was ever applied and no good version precedes, the version is withdrawn: nothing is
-    declared. This requires that this backend has the environment's audit log: `is_here`, always
-    true for `local`. Raises UserError if nothing is declared, if no good version precedes the
-    present one, or if `to` is none of the earlier ones.
+    declared. This requires `has_audit_log`: this backend has the environment's audit log, which is
+    always true for `local`. Raises UserError if nothing is declared, if no good version precedes
+    the present one, or if `to` is none of the earlier ones.
     """
     desired_state.check_environment(environment)
     target = projects.find(backend.root, project)
-    is_here = is_here or environment == desired_state.LOCAL
+    has_audit_log = has_audit_log or environment == desired_state.LOCAL
     with desired_state.project_lock(target.name):
         now = desired_state.read(backend, target.name, environment)
         if now is None:
@@ -80,7 +80,7 @@ def roll_back(
         }
         before = _before(backend.registry, now, log, branch)
         before = sorted(before, key=lambda version: version.digest in invalid)  # stable: last
-        can_withdraw = is_here and not log.applied and backend.endpoints.live(name) is None
+        can_withdraw = has_audit_log and not log.applied and backend.endpoints.live(name) is None
         further = (*map(_name, before), *([NONE] if can_withdraw else []))
         if to in (None, now.version) and is_back and log.refusal(now) is None:
             return RolledBack(target.name, environment, now, now, (), further)
@@ -88,13 +88,13 @@ def roll_back(
         if target_entry is None and not (can_withdraw and to in (None, NONE)):
             which = "nothing served" if to is None else f"version {to} did not serve"
             state = f"{which} before version {now.version}"
-            raise _nowhere(target.name, environment, state, further, is_here)
+            raise _nowhere(target.name, environment, state, further, has_audit_log)
         version = None
         if target_entry is not None:
             version = backend.registry.find(target_entry.model, target_entry.version)
             version = replace(version, evidence=target_entry.evidence)
             if (shared := backend.registry.shared) is not None:
-                shared.bring(version)
+                shared.download(version)
         target_entry = target_entry or ReleaseEntry()
         attached: list[Path] = []
 
@@ -103,7 +103,7 @@ def roll_back(
                 attached.extend(attach(file, environment, version))
             details = {"project": target.name, "environment": environment, "why": why}
             details["by"] = home.user()
-            if is_here and not any(audit.is_declared(line, now) for line in log.applied):
+            if has_audit_log and not any(audit.is_declared(line, now) for line in log.applied):
                 about = {**details, **asdict(now), "endpoint": name}
                 audit.append(backend.audit_log, WITHDRAWN, about)
             declared = {
@@ -114,7 +114,7 @@ def roll_back(
             audit.append(backend.audit_log, "rollback", {**details, **declared, **numbers})
 
         # A rollback that was killed before the declaration is simply repeated.
-        with faults.as_refusals():
+        with faults.as_user_errors():
             written = desired_state.declare(backend, target.name, environment, target_entry, first)
     return RolledBack(target.name, environment, target_entry, now, (written, *attached))
 
@@ -170,10 +170,14 @@ def _served(registry: Registry, now: ReleaseEntry, log: History) -> Iterator[Rel
 
 
 def _nowhere(
-    project: str, environment: str, state: str, further: Sequence[str] = (), is_here: bool = True
+    project: str,
+    environment: str,
+    state: str,
+    further: Sequence[str] = (),
+    has_audit_log: bool = True,
 ) -> UserError:
     names, hint = ", ".join(further), f"ml release status {project}"
-    if is_here:
+    if has_audit_log:
         hint += "; to replace a wrong version, list it under `invalid_versions` in gates.yml"
     else:
         hint = f"ml release rollback {project} --env {environment} --on azure (local: simulated) "

@@ -24,7 +24,7 @@ from ml.release.watch import drift, requests
 from ml.release.watch import limits as watch_limits
 from ml.release.watch.drift import Shift
 from ml.release.watch.limits import Limits
-from ml.release.watch.requests import Seen, loss
+from ml.release.watch.requests import CollectedRequests, loss
 from policies.promotion.decision import listed
 
 Outcome = Literal["breach", "no-breach", "too-few"]
@@ -90,28 +90,28 @@ def watch(
         raise UserError.with_code("missing-file", actual, "the folder of a store", hint)
     registered = _version(backend, model, environment, version, inputs is not None)
     if (shared := backend.registry.shared) is not None:
-        shared.bring(registered)
+        shared.download(registered)
     reference = load_reference(registered)
     limits = watch_limits.read(projects.find(backend.root, registered.project).folder)
     if store is None and environment == LOCAL:
         store = home.home() / "features"
     of_features = compare_features(backend.root, reference, store, limits)
     if inputs:
-        seen = requests.of_file(inputs)
+        collected = requests.read_file(inputs)
     else:
         try:
-            seen = _collected(backend.endpoints, model, environment, registered, since)
+            collected = _collected(backend.endpoints, model, environment, registered, since)
         except UserError as refused:
             problem = refused.problems[0]
             if problem.code != "collection-disabled" or not of_features.ages + of_features.drift:
                 more = "; ".join([problem.actual, *of_features.notes])
                 problems = [replace(problem, actual=more), *refused.problems[1:]]
                 raise UserError(*problems, exit_code=refused.exit_code) from None
-            seen = Seen(())
+            collected = CollectedRequests(())
             of_features.notes.append(problem.actual)
     report = compare_requests(
         reference,
-        seen,
+        collected,
         limits,
         of_features,
         model=model,
@@ -126,7 +126,7 @@ def watch(
 
 def compare_requests(
     reference: Mapping[str, Any],
-    seen: Seen,
+    collected: CollectedRequests,
     limits: Limits,
     of_features: FeatureReport | None = None,
     *,
@@ -135,27 +135,27 @@ def compare_requests(
     environment: str,
     labelled: Mapping[str, str] | None = None,
 ) -> Report:
-    """Compare every column of the reference with the requests seen; a pure function."""
+    """Compare every column of the reference with the collected requests; a pure function."""
     of_features = of_features or FeatureReport()
     notes = [
         f"{what}: {count:,}"
         for count, what in (
-            (seen.unreadable, "lines that cannot be read, left out"),
-            (seen.others, "requests that another model answered, left out"),
-            (seen.failed, "requests that were not answered with 200"),
+            (collected.unreadable, "lines that cannot be read, left out"),
+            (collected.others, "requests that another model answered, left out"),
+            (collected.failed, "requests that were not answered with 200"),
         )
         if count
     ]
     notes += of_features.notes
     findings: list[Shift] = []
-    if len(seen.rows) >= limits.min_rows:
-        findings += _columns("inputs", reference, seen, limits)
-        if any(row.answer is not None for row in seen.rows):
-            findings += _columns("predictions", reference, seen, limits)
+    if len(collected.rows) >= limits.min_rows:
+        findings += _columns("inputs", reference, collected, limits)
+        if any(row.answer is not None for row in collected.rows):
+            findings += _columns("predictions", reference, collected, limits)
         else:
             notes.append("there are no answers: predictions are not compared")
     if labelled is not None:
-        findings += _quality(reference, seen, labelled, limits, notes)
+        findings += _quality(reference, collected, labelled, limits, notes)
     judged = bool(findings)
     findings = sorted(
         [*drift.correct([*findings, *of_features.drift]), *of_features.ages],
@@ -168,31 +168,39 @@ def compare_requests(
         summary = f"breach: {listed(sizes, '; ', most=3)}"
     elif not judged:
         outcome = "too-few"
-        summary = f"too few rows to say anything: {len(seen.rows)} of at least {limits.min_rows}"
+        summary = (
+            f"too few rows to say anything: {len(collected.rows)} of at least {limits.min_rows}"
+        )
     else:
         summary = f"no breach in {len(findings)} comparisons"
-    summary = f"{summary} ({len(seen.rows):,} rows)" if judged else summary
+    summary = f"{summary} ({len(collected.rows):,} rows)" if judged else summary
     if of_features.unwatched:
         summary += f"; feature sets not watched: {', '.join(of_features.unwatched)}"
     return Report(
-        outcome="breach" if seen.failing else outcome,
-        sentence=f"{seen.failing}; {summary}" if seen.failing else summary,
+        outcome="breach" if collected.failing else outcome,
+        sentence=f"{collected.failing}; {summary}" if collected.failing else summary,
         model=model,
         version=version,
         digest=str(reference["digest"]),
         environment=environment,
-        rows=len(seen.rows),
+        rows=len(collected.rows),
         findings=findings,
         notes=notes,
         limits=limits,
-        failing=seen.failing,
+        failing=collected.failing,
     )
 
 
-def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits) -> list[Shift]:
+def _columns(
+    part: str, reference: Mapping[str, Any], collected: CollectedRequests, limits: Limits
+) -> list[Shift]:
     """Return the comparisons of the columns of a part, "inputs" or "predictions"."""
     findings: list[Shift] = []
-    rows = seen.rows if part == "inputs" else [row for row in seen.rows if row.answer is not None]
+    rows = (
+        collected.rows
+        if part == "inputs"
+        else [row for row in collected.rows if row.answer is not None]
+    )
     for name, column in reference[part].items():
         if name in limits.ignore:
             continue
@@ -203,13 +211,13 @@ def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits
 
 def _quality(
     reference: Mapping[str, Any],
-    seen: Seen,
+    collected: CollectedRequests,
     labelled: Mapping[str, str],
     limits: Limits,
     notes: list[str],
 ) -> list[Shift]:
     """Return the loss comparisons of labelled responses, the last one of each id; add notes."""
-    rows = list({row.id: row for row in seen.rows if row.id in labelled}.values())
+    rows = list({row.id: row for row in collected.rows if row.id in labelled}.values())
     findings: list[Shift] = []
     if not reference["quality"]:
         notes.append("the reference keeps no losses: quality is not judged")
@@ -263,11 +271,11 @@ def _version(
 
 def _collected(
     endpoints: Endpoints, model: str, environment: str, version: Version, since: float | None
-) -> Seen:
+) -> CollectedRequests:
     name = endpoints.name_of(model, environment)
-    seen = requests.read_collected(endpoints.collected(name, since), version.digest, since)
-    if seen.rows or seen.earlier:
-        return seen
+    collected = requests.read_collected(endpoints.collected(name, since), version.digest, since)
+    if collected.rows or collected.earlier:
+        return collected
     state = endpoints.live(name)
     deployments = (
         [state.deployment, *([state.canary.deployment] if state.canary else [])] if state else []
@@ -289,7 +297,7 @@ def _collected(
             "project's endpoint/deployment.yml",
             "set it there, propose the version again and apply; or --inputs FILE",
         )
-    return seen
+    return collected
 
 
 def compare_features(

@@ -47,7 +47,7 @@ MIN_CRASHED, MAX_CRASHED, _NEWEST, _MAX_NEWEST = 5, 0.05, 100, 0.1
 
 
 @dataclass(frozen=True)
-class Seen:
+class CollectedRequests:
     """The rows of collected requests, and how many requests were skipped or failed."""
 
     rows: Sequence[Row]
@@ -78,7 +78,7 @@ class Seen:
 
 def read_collected(
     lines: Iterable[Mapping[str, Any]], digest: str, since: float | None = None
-) -> Seen:
+) -> CollectedRequests:
     """Return the collected requests to the model with that digest, from `since` (epoch s) on."""
     rows: list[Row] = []
     unreadable = others = failed = earlier = total = crashed = 0
@@ -106,10 +106,10 @@ def read_collected(
                 heapq.heappop(newest)
             rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))
     last = [is_crash for _, is_crash in newest]
-    return Seen(rows, unreadable, others, failed, earlier, total, crashed, last)
+    return CollectedRequests(rows, unreadable, others, failed, earlier, total, crashed, last)
 
 
-def of_file(path: Path) -> Seen:
+def read_file(path: Path) -> CollectedRequests:
     """Read requests from a file: a table (.csv), or JSON lines with or without an `answer`.
 
     Raise UserError when the file cannot be read at all.
@@ -121,7 +121,7 @@ def of_file(path: Path) -> Seen:
                     {name: _typed(value) for name, value in row.items() if name is not None}
                     for row in csv.DictReader(stream)
                 ]
-            return Seen([Row("", row, None) for row in table])
+            return CollectedRequests([Row("", row, None) for row in table])
         rows: list[Row] = []
         unreadable = 0
         for line in files.json_lines(path):
@@ -131,7 +131,7 @@ def of_file(path: Path) -> Seen:
                 rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))
             else:
                 rows += _expanded("", line, None)
-        return Seen(rows, unreadable)
+        return CollectedRequests(rows, unreadable)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError.with_code(
             "unreadable", f"{path}: {error}", "JSON lines, or a table (.csv)"

@@ -267,7 +267,7 @@ class Links:
         """Yield (link, target) of each link below `top` that leaves `boundary` (None: `folder`)."""
         allowed = (self.real(boundary),) if boundary else (self.real(folder), self.real(top))
         if (key := (self.real(top), *allowed)) not in self._escapes:
-            with faults.as_refusals():
+            with faults.as_user_errors():
                 entries = IgnoreFile(key[0]).entries({home.home()}, allowed)
                 self._escapes[key] = [(link, real) for _, link, real in entries if real is not None]
         yield from self._escapes[key]

@@ -67,14 +67,14 @@ class IgnoreFile:
         """Return True if the file at `path` (relative to the folder, with `/`) is excluded."""
         return self._spec.match_file(path)
 
-    def files(self, besides: Collection[Path] = ()) -> Iterator[tuple[str, Path]]:
+    def files(self, skipped_folders: Collection[Path] = ()) -> Iterator[tuple[str, Path]]:
         """Yield every included file as (relative path, path), sorted; links are followed.
 
-        The folders `besides` are skipped: the home of the runs may be inside `code:`. Raises
-        UserError (link-escape) if an included link leads out of the repository.
+        `skipped_folders` is for the home of the runs, which may be inside `code:`. Raises UserError
+        (link-escape) if an included link leads out of the repository.
         """
         boundary = repository.boundary(self.folder)
-        for relative, path, real in self.entries(besides, [boundary] if boundary else None):
+        for relative, path, real in self.entries(skipped_folders, [boundary] if boundary else None):
             if real is not None:
                 actual = f"the link {repository.shown(path)} has the target {real}"
                 hint = "replace the link by its target, or exclude it in .amlignore"
@@ -83,9 +83,9 @@ class IgnoreFile:
                 yield relative, path
 
     def entries(
-        self, besides: Collection[Path], allowed: Collection[Path] | None
+        self, skipped_folders: Collection[Path], allowed: Collection[Path] | None
     ) -> Iterator[tuple[str, Path, Path | None]]:
-        """Yield (relative path, path, target) of each file outside excluded and `besides` folders.
+        """Yield (relative path, path, target) of each file outside excluded and skipped folders.
 
         `target` is the real path of a link that leaves the `allowed` folders (None allows all);
         else None. Files that are excluded one by one are included.
@@ -93,13 +93,13 @@ class IgnoreFile:
         real = Path(os.path.realpath(self.folder))
         real_allowed = None if allowed is None else [os.path.realpath(path) for path in allowed]
         self._through_links = 0
-        yield from self._below(self.folder, "", besides, frozenset({real}), real_allowed, 0)
+        yield from self._below(self.folder, "", skipped_folders, frozenset({real}), real_allowed, 0)
 
     def _below(
         self,
         folder: Path,
         prefix: str,
-        besides: Collection[Path],
+        skipped_folders: Collection[Path],
         above: frozenset[Path],
         allowed: Collection[str] | None,
         links: int,
@@ -125,10 +125,10 @@ class IgnoreFile:
                     yield relative, path, real
             elif is_folder:
                 # Skip a link to a parent folder, which would recurse forever.
-                if path not in besides and real not in above and not self._prunes(relative):
+                if path not in skipped_folders and real not in above and not self._prunes(relative):
                     inner = above | {real}
                     yield from self._below(
-                        path, f"{relative}/", besides, inner, allowed, links + is_link
+                        path, f"{relative}/", skipped_folders, inner, allowed, links + is_link
                     )
             elif path.is_file() if is_link else entry.is_file():
                 yield relative, path, None

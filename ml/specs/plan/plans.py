@@ -460,15 +460,15 @@ def sweeps(plan: Plan) -> Iterator[SweepPlan]:
 
 
 def supplied_inputs(
-    plan: Plan, prefix: str = "", besides: Container[str] = frozenset()
+    plan: Plan, prefix: str = "", excluded: Container[str] = frozenset()
 ) -> Iterator[tuple[str, InputPlan]]:
     """Yield (field, input) of every input that is not bound to a pipeline or a step.
 
-    A field is `jobs.train.inputs.x`, or `training_data` of an AutoML job. The names `besides` are
+    A field is `jobs.train.inputs.x`, or `training_data` of an AutoML job. The names `excluded` are
     skipped.
     """
     for name, data in plan.inputs.items():
-        if name not in besides:
+        if name not in excluded:
             yield f"{prefix}{'' if isinstance(plan, AutoMLPlan) else 'inputs.'}{name}", data
     if isinstance(plan, PipelinePlan):
         for name, step in plan.steps.items():

@@ -100,9 +100,9 @@ class Pair:
         """The server on trial."""
         return self.trial.server
 
-    def lead(self, strategy: Strategy = STRATEGY, **named: object) -> Outcome:
+    def run_canary(self, strategy: Strategy = STRATEGY, **named: object) -> Outcome:
         """The canary."""
-        return canary.lead(endpoint, "echo", self.trial, strategy, SAMPLES, **named)  # type: ignore[arg-type]
+        return canary.run_canary(endpoint, "echo", self.trial, strategy, SAMPLES, **named)  # type: ignore[arg-type]
 
 
 class Servers:

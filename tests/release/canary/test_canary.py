@@ -65,7 +65,7 @@ def test_a_healthy_green_has_all_the_traffic_in_the_end(servers: Servers) -> Non
             found = router.state()["tallies"].items()
             compared.update({name: each["sample"]["requests"] for name, each in found})
 
-    outcome = made.lead(QUICK, progress=progress)
+    outcome = made.run_canary(QUICK, progress=progress)
     assert outcome.kind == "passed", outcome
     stages = [line.split(": ")[1] for line in lines]
     assert [stage for stage in stages if "after" not in stage] == ["10 %", "50 %", "100 %"]
@@ -81,7 +81,7 @@ def test_a_mirrored_stage_comes_first(servers: Servers) -> None:
     """Green is judged by copies, as a baseline is, before any caller has one of its answers."""
     lines: list[str] = []
     made = servers.pair(BAD_GREENS["errors 100 %"][1])
-    outcome = made.lead(replace(QUICK, mirror=20), progress=lines.append)
+    outcome = made.run_canary(replace(QUICK, mirror=20), progress=lines.append)
     router = endpoint.router("echo")
     assert router
     shadow = router.state()
@@ -108,7 +108,7 @@ def test_a_bad_green_is_rolled_back(servers: Servers, name: str) -> None:
     strategy = replace(STRATEGY, prediction="") if signal == "answers" else STRATEGY
     made = servers.pair(bad)
     with asking("blue", pause_s=0.1) as statuses:
-        outcome = made.lead(strategy)
+        outcome = made.run_canary(strategy)
     assert outcome.kind == "rolled-back" and signal in outcome.why, outcome
     assert set(statuses) == {200} and outcome.errors["baseline"] == 0
     state, router = endpoint.live("echo"), endpoint.router("echo")
@@ -123,7 +123,7 @@ def test_a_bad_green_is_rolled_back(servers: Servers, name: str) -> None:
 def test_a_server_that_is_asked_less_often_is_slower(servers: Servers, bad: str, kind: str) -> None:
     """By that alone a healthy green is not refused; one that takes twice as long still is."""
     made = servers.pair(bad, IDLE)
-    outcome = made.lead(QUICK)
+    outcome = made.run_canary(QUICK)
     assert outcome.kind == kind, outcome
     assert not bad or "latency" in outcome.why
 
@@ -131,7 +131,7 @@ def test_a_server_that_is_asked_less_often_is_slower(servers: Servers, bad: str,
 def test_a_green_that_is_slow_for_a_moment_is_not_refused(servers: Servers) -> None:
     """It is watched for longer; one that stays slow is refused (above)."""
     made = servers.pair(BURST)
-    outcome = made.lead(QUICK)
+    outcome = made.run_canary(QUICK)
     assert outcome.kind == "passed", outcome
 
 
@@ -144,7 +144,7 @@ def test_what_is_declared_meanwhile_ends_it(servers: Servers) -> None:
         return len(looks) > 3
 
     made = servers.pair()
-    assert made.lead(superseded=superseded).kind == "superseded"
+    assert made.run_canary(superseded=superseded).kind == "superseded"
     state = endpoint.live("echo")
     assert state and state.canary is None
 
@@ -157,7 +157,7 @@ def test_a_step_that_nobody_can_decide_is_rolled_back(
     """
     monkeypatch.setattr(Replay, "go", lambda self, going: None)
     made = servers.pair()
-    outcome = made.lead(replace(QUICK, step_s=1.0))
+    outcome = made.run_canary(replace(QUICK, step_s=1.0))
     assert outcome.kind == "rolled-back" and "undecided after 1 s" in outcome.why
     assert set(outcome.requests.values()) == {0}
 
@@ -166,7 +166,7 @@ def test_a_step_that_nobody_can_decide_is_rolled_back(
 
     monkeypatch.setattr(Replay, "check", refuse)
     with pytest.raises(UserError, match="no-permission"):
-        made.lead(replace(QUICK, step_s=1.0))
+        made.run_canary(replace(QUICK, step_s=1.0))
 
 
 @pytest.mark.parametrize("code", ["router-unresponsive", "baseline-failed"])
@@ -179,7 +179,7 @@ def test_what_ends_beside_green_says_nothing_of_it(servers: Servers, code: str) 
     timer = threading.Timer(1.0, processes.stop, (ended,))
     timer.start()
     with pytest.raises(UserError) as raised:
-        made.lead()
+        made.run_canary()
     timer.join()
     state = endpoint.live("echo")
     assert raised.value.problems[0].code == code
@@ -195,7 +195,7 @@ def test_a_canary_that_another_command_takes_away_ends(servers: Servers) -> None
 
     made = servers.pair()
     with pytest.raises(UserError) as raised:
-        made.lead(superseded=take)
+        made.run_canary(superseded=take)
     assert raised.value.problems[0].code == "canary-interrupted"
 
 
@@ -203,7 +203,7 @@ def test_real_traffic_sets_the_pace_where_there_is_enough(servers: Servers) -> N
     """There are no more samples than requests of clients, and every client is answered."""
     made = servers.pair()
     with asking() as found:
-        outcome = made.lead(QUICK)
+        outcome = made.run_canary(QUICK)
     assert outcome.kind == "passed" and set(found) == {200}
     assert outcome.replayed < 0.7 * sum(outcome.requests.values())
 
@@ -213,7 +213,7 @@ def test_callers_that_all_ask_blue_do_not_starve_green(servers: Servers) -> None
     """They name it, some hundred a second: samples come in for what green is due."""
     made = servers.pair()
     with asking("blue") as found:
-        outcome = made.lead(QUICK)
+        outcome = made.run_canary(QUICK)
     assert outcome.kind == "passed" and set(found) == {200}, outcome
 
 
@@ -228,7 +228,7 @@ def test_bad_requests_do_not_veto_a_good_green(servers: Servers) -> None:
         asking(key="one and the same", body={}) as keyed,
         asking(body={}, pause_s=0.02) as split,
     ):
-        outcome = made.lead(QUICK)
+        outcome = made.run_canary(QUICK)
     assert outcome.kind == "passed", outcome
     assert {*named, *keyed, *split} - {404} == {400} and min(map(len, (named, keyed, split))) > 20
 
@@ -244,7 +244,7 @@ def test_bad_requests_do_not_hide_a_green_that_refuses_good_ones(servers: Server
         asking(body={}),
         asking(body={}),
     ):
-        outcome = made.lead(STRATEGY)
+        outcome = made.run_canary(STRATEGY)
     assert outcome.kind == "rolled-back" and "refused" in outcome.why, outcome
 
 
@@ -252,7 +252,7 @@ def test_what_only_callers_ask_speaks_against_green(servers: Servers) -> None:
     """A green that fails at requests of clients, and answers every sample, is rolled back."""
     made = servers.pair("if asked == 'now?': raise RuntimeError('bad')")
     with asking(body={"question": "now?"}):
-        outcome = made.lead(STRATEGY)
+        outcome = made.run_canary(STRATEGY)
     assert outcome.kind == "rolled-back" and "requests of clients: errors" in outcome.why, outcome
 
 

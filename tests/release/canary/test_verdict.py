@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from ml.backends.traffic import BUCKETS, bucket
-from ml.release.canary.verdict import Memory, Stats, Verdict, decide, latency_log_e_value, object_to
+from ml.release.canary.verdict import (
+    Memory,
+    Stats,
+    Verdict,
+    apply_client_evidence,
+    decide,
+    latency_log_e_value,
+)
 from ml.release.declaration.release_file import Strategy, Tolerances
 
 STRATEGY = Strategy(
@@ -57,7 +64,7 @@ def test_enough_requests_without_a_difference_go_on() -> None:
     [
         (replace(GREEN, errors=8), "errors"),
         (replace(GREEN, refused=12), "refused"),
-        (replace(GREEN, strange=12), "answers"),
+        (replace(GREEN, unknown_shapes=12), "answers"),
         (replace(GREEN, latency=times(100, 0.02)), "latency"),
         (replace(GREEN, predictions=(100, 0)), "predictions"),
     ],
@@ -212,7 +219,7 @@ def with_callers(green: Stats, old: Stats, patient: bool = True) -> Verdict:
     """The verdict where the samples let green pass."""
     verdict = judged(GREEN)
     assert verdict.action == "go-on"
-    return object_to(verdict, STRATEGY, 0, green, old, GREEN, patient)
+    return apply_client_evidence(verdict, STRATEGY, 0, green, old, GREEN, patient)
 
 
 def test_requests_of_callers_speak_only_against_green() -> None:
@@ -231,7 +238,7 @@ def test_sound_requests_of_callers_do_not_make_up_for_samples() -> None:
     many = replace(GREEN, requests=10**6, latency=times(10**6, 0.01), answers=10**6)
     for green in (replace(GREEN, refused=20), replace(GREEN, requests=50)):
         verdict = judged(green)
-        assert object_to(verdict, STRATEGY, 0, many, BLUE, GREEN, True) == verdict
+        assert apply_client_evidence(verdict, STRATEGY, 0, many, BLUE, GREEN, True) == verdict
 
 
 def test_without_requests_no_signal_leans() -> None:

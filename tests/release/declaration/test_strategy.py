@@ -112,7 +112,7 @@ def test_the_first_answers_of_the_old_version_say_what_is_known() -> None:
     answered(made, "green", 4, "{}", status=500)
     green, old = sides()
     assert (green.requests, green.errors, old.requests, old.errors) == (5, 1, 10, 2)
-    assert (green.answers, green.strange, old.answers, old.strange) == (4, 2, 5, 0)
+    assert (green.answers, green.unknown_shapes, old.answers, old.unknown_shapes) == (4, 2, 5, 0)
     assert sum(green.predictions) == 4 and sum(old.predictions) == 5
     assert not any(g and b for g, b in zip(green.predictions, old.predictions, strict=True))
     made.begin()
@@ -129,7 +129,7 @@ def test_an_answer_too_long_to_be_recorded_has_a_shape(known: str | None, strang
     answered(made, "blue", REFERENCE, known)
     answered(made, "green", 3, None)
     green = made.side(tallies, tallies, ("green",))
-    assert (green.answers, green.strange, sum(green.predictions)) == (3, strange, 0)
+    assert (green.answers, green.unknown_shapes, sum(green.predictions)) == (3, strange, 0)
 
 
 def green_strange(new_fields: list[str], old: list[str], green: str) -> int:
@@ -139,7 +139,7 @@ def green_strange(new_fields: list[str], old: list[str], green: str) -> int:
         answered(made, "blue", REFERENCE // len(old), body)
     answered(made, "green", 3, green)
     tallies = {"blue": asdict(Tally()), "green": asdict(Tally())}
-    return made.side(tallies, tallies, ("green",)).strange
+    return made.side(tallies, tallies, ("green",)).unknown_shapes
 
 
 OLD, NEW = '{"score": 1, "rows": [{"a": 1}]}', '{"score": 1, "rows": [{"a": 1, "b": "x"}]}'

@@ -254,7 +254,7 @@ def checked(
     """What apply says of the deployment."""
     asks = parity_check(folder, written(folder, "binary"), pointer)
     endpoints, server = cast(Endpoints, Green("binary", change)), Server(folder, 1, 1)
-    return canary.check_answers(endpoints, server, asks, 1e-6)
+    return canary.run_parity_check(endpoints, server, asks, 1e-6)
 
 
 @pytest.mark.attack(

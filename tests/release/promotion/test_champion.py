@@ -75,7 +75,7 @@ def test_a_champion_that_is_invalid_is_replaced_by_a_worse_one(
     assert "Set aside, not beaten" in text and WHY in text
     outcome = Outcome("rolled-back", "errors: many", 10, (), {}, {}, 0, 1.0)
     with monkeypatch.context() as patch, pytest.raises(UserError) as refusal:
-        patch.setattr(canary, "lead", lambda *_, **__: outcome)
+        patch.setattr(canary, "run_canary", lambda *_, **__: outcome)
         apply(BACKEND, "tiny", "local", "bo")
     stops = plan(BACKEND, "tiny").stops
     assert stops is not None

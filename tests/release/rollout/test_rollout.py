@@ -60,7 +60,7 @@ def declare_serving() -> None:
     entry = desired_state.read(BACKEND, "tiny", "local")
     assert entry
     now = serving.snapshot(projects.find(BACKEND.root, "tiny").deployment_spec())
-    serving.keep(BACKEND.registry, now)
+    serving.store(BACKEND.registry, now)
     version = BACKEND.registry.find("tiny", entry.version)
     document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
     document["serving"]["deployment_digest"] = now.snapshot_digest

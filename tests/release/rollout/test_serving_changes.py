@@ -114,7 +114,7 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
     changed(served)
     entry = desired_state.read(BACKEND, "tiny", "local")
     assert entry
-    (home.servings() / entry.deployment_digest / "serving.json").unlink()
+    (home.deployment_specs() / entry.deployment_digest / "serving.json").unlink()
     with pytest.raises(UserError) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
@@ -134,7 +134,7 @@ def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: s
     """Its content has to have the digest that it is kept under, its code to be a snapshot."""
     entry = desired_state.read(BACKEND, "tiny", "local")
     assert entry and serving.find(entry.deployment_digest)
-    edit(home.servings() / entry.deployment_digest / "serving.json", old, new)
+    edit(home.deployment_specs() / entry.deployment_digest / "serving.json", old, new)
     with pytest.raises(UserError) as raised:
         serving.find(entry.deployment_digest)
     assert raised.value.problems[0].code == "serving-edited"
@@ -180,12 +180,12 @@ def test_code_that_a_rollback_needs_is_not_cleaned(challenged: World) -> None:
 def refuse(monkeypatch: pytest.MonkeyPatch, new_fields: Sequence[str]) -> None:
     """The next canary rolls back, whatever is answered; it is told of these new fields."""
 
-    def lead(*given: object, **named: object) -> Outcome:
+    def run_canary(*given: object, **named: object) -> Outcome:
         assert named["new_fields"] == new_fields
         signals = (Signal("answers", 9.0, 1.0, "answers: 9 of 20"),)
         return Outcome("rolled-back", "answers: 9 of 20", 10, signals, {}, {}, 9, 1.0)
 
-    monkeypatch.setattr(canary, "lead", lead)
+    monkeypatch.setattr(canary, "run_canary", run_canary)
 
 
 def test_serving_that_was_rolled_back_can_be_proposed_again(

@@ -136,7 +136,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         machine.running[folder] = 4000
         return Router(folder, machine)
 
-    def lead(_: Any, name: str, trial: Canary, *__: Any, **named: Any) -> Outcome:
+    def run_canary(_: Any, name: str, trial: Canary, *__: Any, **named: Any) -> Outcome:
         deployment, passed = trial.deployment, False
         try:
             for weight in (0, 10, 50, 100):
@@ -182,7 +182,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(endpoint, "check_deployment", lambda deployment: None)
     patch.setattr(proposing, "check_deployment", lambda deployment: None)
     patch.setattr(audit, "append", wrapped(audit.append))
-    patch.setattr(canary, "lead", lead)
+    patch.setattr(canary, "run_canary", run_canary)
     patch.setattr(canary, "smoke_test", lambda *_: machine.effect())
 
     class Registry:
@@ -218,7 +218,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     def check_gates(backend: Any, _: Any, what: Version, request: Any, **named: Any) -> Any:
         """Where a `step` is not named it is "propose": then a higher number is better."""
         machine.effect()
-        champion = named.get("rival") or backend.registry.champion(NAME, "local")
+        champion = named.get("pending_version") or backend.registry.champion(NAME, "local")
         outcome = "approved"
         if champion is not None and request.step == "propose" and champion.version > what.version:
             outcome = "rejected"
@@ -263,7 +263,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(
         "ml.release.serving.model_deployment", lambda _, what, __: deployment(what.version)
     )
-    patch.setattr("ml.release.serving.keep", lambda *_: None)
+    patch.setattr("ml.release.serving.store", lambda *_: None)
 
 
 def digest(number: str) -> str:

@@ -40,7 +40,7 @@ def withdrawn(where: str = "prod", live: object = None, **named: Any) -> RolledB
     """The result of a rollback, with what is declared by it."""
     endpoints = SimpleNamespace(name_of="{}-{}".format, live=lambda name: live)
     backend: Any = SimpleNamespace(**{**vars(RELEASED), "endpoints": endpoints})
-    done = roll_back(backend, "tiny", where, WHY, **{"is_here": True, **named})
+    done = roll_back(backend, "tiny", where, WHY, **{"has_audit_log": True, **named})
     assert (desired_state.read(BACKEND, "tiny", where) or ReleaseEntry()) == done.declared
     return done
 
@@ -88,11 +88,11 @@ def test_the_previous_entry_of_the_branch_returns() -> None:
 def test_what_served_is_not_withdrawn() -> None:
     """By the audit log, by the endpoint, or where nobody asked the environment itself."""
     commit("1")
-    for named in ({"live": object()}, {"is_here": False}):
+    for named in ({"live": object()}, {"has_audit_log": False}):
         with pytest.raises(UserError, match="no-earlier-version"):
             withdrawn(**named)
     with pytest.raises(UserError, match="ml release rollback tiny --env prod --on azure"):
-        withdrawn(is_here=False)
+        withdrawn(has_audit_log=False)
     happened("applied", "1")
     for to in (None, NONE):
         with pytest.raises(UserError, match="no-earlier-version"):

@@ -16,7 +16,7 @@ from ml.features.materialize import materialize
 from ml.measures.reference import REFERENCE, write_reference
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import Report, compare_features, compare_requests
-from ml.release.watch.requests import Seen
+from ml.release.watch.requests import CollectedRequests
 from ml.reports.pages import watch_page
 from tests.features.conftest import write_set
 from tests.features.test_materialize import START, TYPES, Row, write
@@ -58,7 +58,7 @@ def report(document: dict[str, Any], store: Path | None, limits: Limits) -> Repo
     """Of no requests."""
     found = compare_features(Path(), document, store, limits)
     return compare_requests(
-        document, Seen(()), limits, found, model="m", version="1", environment="local"
+        document, CollectedRequests(()), limits, found, model="m", version="1", environment="local"
     )
 
 

@@ -189,7 +189,7 @@ def test_a_report_says_what_it_could_not_judge(tmp_path: Path) -> None:
     """Labels that are too few, requests of another model; and NaN is no JSON."""
     rows = [requests.Row(str(n), {"q": text, "n": n % 2}, None) for n, text in enumerate(QUESTIONS)]
     found = compare_requests(
-        *(document(tmp_path), requests.Seen(rows, 1, 2, 3), Limits()),
+        *(document(tmp_path), requests.CollectedRequests(rows, 1, 2, 3), Limits()),
         **NAMED,
         labelled={"1": "a"},
     )
@@ -197,7 +197,7 @@ def test_a_report_says_what_it_could_not_judge(tmp_path: Path) -> None:
     assert "1 labels of `p` were left out" in found.notes[-2]
     assert "0 answers of `p` have a label, 50 are needed" in found.notes[-1]
     ignoring = compare_requests(
-        *(document(tmp_path), requests.Seen(rows), Limits(ignore=("q",))),
+        *(document(tmp_path), requests.CollectedRequests(rows), Limits(ignore=("q",))),
         **NAMED,
     )
     assert {one.column for one in ignoring.findings} == {"n"}
@@ -212,7 +212,7 @@ def test_failed_requests_are_a_breach(
 ) -> None:
     """From a twentieth of the requests on, and never for a few alone."""
     rows = [requests.Row(str(n), {"q": text, "n": n % 2}, None) for n, text in enumerate(QUESTIONS)]
-    seen = requests.Seen(rows, requests=asked, crashed=crashed)
+    seen = requests.CollectedRequests(rows, requests=asked, crashed=crashed)
     found = compare_requests(document(tmp_path), seen, Limits(), **NAMED)
     assert found.outcome == outcome and bool(found.failing) is (outcome == "breach")
     words = f"{crashed} of {asked} requests failed with a status of 500 or more; "
@@ -236,7 +236,7 @@ def test_the_quality_of_classes_and_of_numbers(tmp_path: Path) -> None:
     rows = [answered(n, 1 if n % 5 else 7) for n in range(100)]
     labelled = dict.fromkeys(map(str, range(100)), "1")
     found = compare_requests(
-        kept, requests.Seen(rows), Limits(ignore=("p",)), **NAMED, labelled=labelled
+        kept, requests.CollectedRequests(rows), Limits(ignore=("p",)), **NAMED, labelled=labelled
     )
     assert found.outcome == "no-breach" and "0.2 → 0.2" in str(found.findings)
 
@@ -245,11 +245,15 @@ def test_the_quality_of_classes_and_of_numbers(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / REFERENCE).read_text())
     rows = [answered(n, 200.0 if n % 2 else None) for n in range(200)]
     labelled = dict.fromkeys(map(str, range(200)), "0")
-    found = compare_requests(kept, requests.Seen(rows), Limits(), **NAMED, labelled=labelled)
+    found = compare_requests(
+        kept, requests.CollectedRequests(rows), Limits(), **NAMED, labelled=labelled
+    )
     (loss,) = [one for one in found.findings if one.test == "loss"]
     assert loss.is_breach and loss.size == pytest.approx(100) and "over 100 labels" in loss.sentence
     assert "100 labels of `p` were left out" in found.notes[-1]
-    few = compare_requests(kept, requests.Seen(rows[:80]), Limits(), **NAMED, labelled=labelled)
+    few = compare_requests(
+        kept, requests.CollectedRequests(rows[:80]), Limits(), **NAMED, labelled=labelled
+    )
     assert "40 answers" in few.notes[-1] and "quality is not judged" in few.notes[-1]
 
 
@@ -258,7 +262,9 @@ def test_labels_that_nothing_is_kept_for_are_told(tmp_path: Path) -> None:
     write_reference(tmp_path, "d", {"q": ("categorical", ["a"] * 100)}, {}, {})
     kept = json.loads((tmp_path / REFERENCE).read_text())
     rows = [answered(n, None) for n in range(100)]
-    found = compare_requests(kept, requests.Seen(rows), Limits(), **NAMED, labelled={"1": "a"})
+    found = compare_requests(
+        kept, requests.CollectedRequests(rows), Limits(), **NAMED, labelled={"1": "a"}
+    )
     assert "the reference keeps no losses: quality is not judged" in found.notes
 
 
@@ -272,7 +278,7 @@ def test_what_did_not_change_is_folded_and_counted(tmp_path: Path) -> None:
         requests.Row("", {**same, **dict.fromkeys(inputs, "ab"[n % 2]), "c00": "z"}, None)
         for n in range(100)
     ]
-    html = watch_page(compare_requests(kept, requests.Seen(rows), Limits(), **NAMED))
+    html = watch_page(compare_requests(kept, requests.CollectedRequests(rows), Limits(), **NAMED))
     shown, _, folded = html.partition("<details")
     assert "39 comparisons without a difference" in folded
     assert shown.count("<tr><td") == 1 and "c00" in shown and "✗ breach" in shown
@@ -281,7 +287,7 @@ def test_what_did_not_change_is_folded_and_counted(tmp_path: Path) -> None:
     assert 'class="roomy stacked"' in shown and shown.count('data-label="limit"') == 1
     every = [{**same, **dict.fromkeys(inputs, "ab"[n % 2])} for n in range(100)]
     rows = [requests.Row("", row, None) for row in every]
-    html = watch_page(compare_requests(kept, requests.Seen(rows), Limits(), **NAMED))
+    html = watch_page(compare_requests(kept, requests.CollectedRequests(rows), Limits(), **NAMED))
     assert "40 comparisons without a difference" in html and "<details open" not in html
 
 
@@ -293,7 +299,7 @@ def test_the_page_needs_nothing_from_outside_and_cannot_be_injected_into(tmp_pat
         for n in range(99)
     ]
     found = compare_requests(
-        *(document(tmp_path), requests.Seen(rows), Limits()),
+        *(document(tmp_path), requests.CollectedRequests(rows), Limits()),
         **NAMED,
     )
     assert found.outcome == "breach"
@@ -309,7 +315,7 @@ def test_what_callers_sent_cannot_command_the_terminal(
     rows = [requests.Row(str(n), {"q": "\x1b[2J\n\ud800"}, None) for n in range(99)]
     write_reference(tmp_path, "d", {"q": ("categorical", ["a"] * 100)}, {}, {})
     kept = json.loads((tmp_path / REFERENCE).read_text())
-    found = compare_requests(kept, requests.Seen(rows), Limits(), **NAMED)
+    found = compare_requests(kept, requests.CollectedRequests(rows), Limits(), **NAMED)
     monkeypatch.setattr(reports, "watch", lambda *_, **__: found)
     code, out, _ = ml(capsys, "watch", "m", "--out", str(tmp_path / "page.html"))
     assert code == 3 and r"`\x1b[2J\n\ud800`" in out

@@ -63,12 +63,12 @@ def test_a_table_is_as_many_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     table = {"input_data": {"columns": ["x", "y"], "data": [[1, "a"], [None, "b"], "no row"]}}
     path.write_text(json.dumps({"request": table, "answer": [0.5, 0.7]}))
-    found = requests.of_file(path)
+    found = requests.read_file(path)
     assert [row.value("x") for row in found.rows] == [1.0, None, None]
     assert [row.predicted("prediction") for row in found.rows] == [0.5, 0.7, None]
     path = tmp_path / "rows.csv"
     path.write_text("x,y\n1,a\n,b\n")
-    found = requests.of_file(path)
+    found = requests.read_file(path)
     assert [(row.value("x"), row.value("y")) for row in found.rows] == [(1.0, "a"), (None, "b")]
 
 
@@ -88,14 +88,14 @@ def test_the_answer_to_a_table_may_be_a_list_or_have_one(tmp_path: Path) -> None
     answers = ([0.1, 0.9], {"predictions": [0.1, 0.9], "model_digest": "sha256:ab"}, {"other": 1})
     for answer, expected in zip(answers, ([0.1, 0.9], [0.1, 0.9], [None, None]), strict=True):
         path.write_text(json.dumps({"request": table, "answer": answer}) + "\n")
-        assert [row.predicted("prediction") for row in requests.of_file(path).rows] == expected
+        assert [row.predicted("prediction") for row in requests.read_file(path).rows] == expected
 
 
 def test_a_column_may_have_a_slash_in_its_name(tmp_path: Path) -> None:
     """It is not taken for a way into something."""
     path = tmp_path / "rows.csv"
     path.write_text("debt/income,x\n0.3,1\n")
-    (row,) = requests.of_file(path).rows
+    (row,) = requests.read_file(path).rows
     assert (row.value("debt/income"), row.value("x"), row.value("debt")) == (0.3, 1.0, None)
 
 
@@ -109,7 +109,7 @@ def test_rows_of_one_request_have_names_of_their_own(tmp_path: Path) -> None:
             for number, table in enumerate(tables)
         )
     )
-    assert [row.id for row in requests.of_file(path).rows] == ["r0/0", "r0/1", "r1"]
+    assert [row.id for row in requests.read_file(path).rows] == ["r0/0", "r0/1", "r1"]
 
 
 def test_a_file_that_goes_while_it_is_read(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_what_is_a_number_in_a_table(tmp_path: Path) -> None:
     """As it is written in JSON: a postcode, a word and a separator make none."""
     path = tmp_path / "rows.csv"
     path.write_text("x\n1\n-2.5e3\n0.5\n007\nnan\nInfinity\n1_000\n", encoding="utf-8-sig")
-    found = [row.request["x"] for row in requests.of_file(path).rows]
+    found = [row.request["x"] for row in requests.read_file(path).rows]
     assert found == [1.0, -2500.0, 0.5, "007", "nan", "Infinity", "1_000"]
 
 
@@ -132,10 +132,10 @@ def test_a_file_of_requests(tmp_path: Path) -> None:
     """A request a line; one that is none is counted."""
     path = tmp_path / "rows.jsonl"
     path.write_text('{"q": "a"}\n\nno JSON\n{"q": "b"}\n')
-    found = requests.of_file(path)
+    found = requests.read_file(path)
     assert [row.value("q") for row in found.rows] == ["a", "b"] and found.unreadable == 1
     with pytest.raises(UserError, match="unreadable"):
-        requests.of_file(tmp_path / "none.jsonl")
+        requests.read_file(tmp_path / "none.jsonl")
 
 
 def test_labels(tmp_path: Path) -> None:

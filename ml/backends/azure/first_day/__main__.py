@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_user_errors
 from ml.backends.azure.first_day.rows import Row, form_of, load
 from ml.backends.azure.workspace import Workspace, configured
 from ml.core.errors import Exit, UserError, as_program
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", type=Path, required=True, help="folder for recorded answers")
     folder: Path = parser.parse_args(argv).record
     workspace = configured()
-    with as_refusals():
+    with as_user_errors():
         is_azure = workspace.address in {f"https://management.{domain}" for domain in AZURE}
     names = {"workspace": workspace.id, "subscription": f"/subscriptions/{workspace.subscription}"}
     names["hour"] = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ/PT1H")
@@ -57,7 +57,7 @@ def _compare(workspace: Workspace, row: Row, names: dict[str, str], folder: Path
     """
     plane, method, path = row.request.split()
     try:
-        with as_refusals(), workspace.quiet():
+        with as_user_errors(), workspace.quiet():
             status, answer = workspace.answer(plane, method, path.format(**names), row.body)
     except UserError as refused:
         if "location" not in names:  # nobody is signed in, or there is no network

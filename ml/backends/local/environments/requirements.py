@@ -160,13 +160,13 @@ class Mismatch:
     dependency: Dependency
     # Installed version; "" if it is missing, None if it cannot be compared: a URL, an option of
     # pip, a package that only conda has.
-    here: str | None
+    installed: str | None
 
     def __str__(self) -> str:
         text = f"`{self.dependency.text}`"
-        if self.here is None:
+        if self.installed is None:
             return f"cannot be compared: {text}"
-        return f"{text} → {self.here} here" if self.here else f"missing here: {text}"
+        return f"{text} → {self.installed} here" if self.installed else f"missing here: {text}"
 
 
 @cache
@@ -184,7 +184,7 @@ def summary(environment: Environment) -> str:
     if not different:
         return f"all {total} required packages are installed" if total else "no packages required"
     # First missing packages, then other versions, then packages that cannot be compared.
-    ranked = sorted(different, key=lambda entry: (entry.here is None, bool(entry.here)))
+    ranked = sorted(different, key=lambda entry: (entry.installed is None, bool(entry.installed)))
     named = ", ".join(map(str, ranked[:NAMED]))
     remaining = len(different) - NAMED
     more = f", and {remaining} more (--dry-run names them)" if remaining > 0 else ""
@@ -203,7 +203,7 @@ def as_json(environment: Environment) -> dict[str, Any]:
                 "asked": difference.dependency.text,
                 "manager": difference.dependency.manager,
                 "place": str(difference.dependency.place),
-                "here": difference.here,
+                "here": difference.installed,
             }
             for difference in differences(environment)
         ],
@@ -213,13 +213,13 @@ def as_json(environment: Environment) -> dict[str, Any]:
 def _differences(environment: Environment) -> Iterator[Mismatch]:
     for package in parse(environment.dependencies or ()):
         if package.is_python:
-            here: str | None = platform.python_version()
+            installed: str | None = platform.python_version()
         elif not package.name or package.requirement is None:
-            here = None
+            installed = None
         else:
-            here = _installed(package.name)
-        if not here or not package.accepts(here):
-            yield Mismatch(package.dependency, here)
+            installed = _installed(package.name)
+        if not installed or not package.accepts(installed):
+            yield Mismatch(package.dependency, installed)
 
 
 def _installed(name: str) -> str:

@@ -354,7 +354,7 @@ class Execution:
             warnings=self._warnings(status, warnings),
         )
         if self._process is not None:
-            self._lineage["process"] = self._process.way
+            self._lineage["process"] = self._process.start_method
         for written in files.artifacts(self.folder, self.session.snapshot):
             to = self.session.tracking.artifacts_of(self.run.id) / written.name
             shutil.copytree(written, to, dirs_exist_ok=True)
@@ -387,7 +387,7 @@ class Execution:
             return "Canceled", spot.explain_timeout(problem, self.run)
         if self.code == 0:
             return "Completed", None
-        log, who = distribution.culprit(self.folder)
+        log, who = distribution.failed_log(self.folder)
         is_built = bool(self.session.interpreter.built)
         return "Failed", outcome.script_failed(self.code or 0, self.plan, log, who, is_built)
 

@@ -286,7 +286,7 @@ class Pipeline:
         self._free += share
         self._end(name, task.finish(), key)
 
-    def _end(self, name: str, run: Run, key: str = "", hit: reuse.Kept | None = None) -> None:
+    def _end(self, name: str, run: Run, key: str = "", hit: reuse.CachedStep | None = None) -> None:
         paths = self._take_in(name, run, hit.paths if hit else {})
         if run.status == "Completed" and key:
             reuse.keep(key, run, paths, self._preparation.digest)

@@ -34,7 +34,7 @@ from ml.specs.plan.plans import CommandPlan, PipelinePlan, SweepPlan
 
 def plan_of(run: Run, timeout_s: float | None = None) -> saved_plan.CompiledPlan:
     """See `ml.backends.base.Resumption`."""
-    jobs.demand_its_own(run, "resume", "is resumed")
+    jobs.check_is_root(run, "resume", "is resumed")
     process = jobs.executor(run.name)
     if process is not None or jobs.is_alive(run.name):
         raise UserError(_still_runs(run.name, process))
@@ -64,7 +64,7 @@ def resume(
     completed is returned unchanged. `say` receives notes for the user.
     """
     with ExitStack() as stack:
-        stack.enter_context(faults.as_refusals())
+        stack.enter_context(faults.as_user_errors())
         interruption = stack.enter_context(Interruption())
         last_sign = stack.enter_context(_held(run.name))
         tracking = stack.enter_context(closing(Tracking()))
@@ -104,9 +104,9 @@ def find(name: str) -> Run:
     A damaged record is first restored from the saved plan and MLflow's store.
     """
     folder = home.jobs() / Path(name).name
-    if not records.is_torn(folder):
+    if not records.is_damaged(folder):
         return LocalRuns().find(name)
-    with faults.as_refusals(), _held(name):
+    with faults.as_user_errors(), _held(name):
         saved = saved_plan.read(folder)
         tracking = Tracking()
         ids = tracking.runs_in(folder)

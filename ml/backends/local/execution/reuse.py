@@ -29,7 +29,7 @@ from ml.specs.plan.plans import (
 )
 
 # Fields of a plan that do not change what the step computes.
-_APART = frozenset(
+_IGNORED_FIELDS = frozenset(
     {"place", "places", "display_name", "experiment", "tags", "compute", "code", "timeout_s"}
     | {"description"}
     | {"because", "file"}  # of hints: the reason and the file
@@ -40,7 +40,7 @@ RECORD = "reuse.json"
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedStep:
     """A completed step in the cache, with the paths of its unchanged outputs by name."""
 
     run: Run
@@ -62,13 +62,13 @@ def key(
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def find(name: str) -> Kept | None:
+def find(name: str) -> CachedStep | None:
     """Return the cached step with the key `name`; None if it is missing or has changed.
 
     The outputs are hashed again. The index and the record in the step's folder must be equal.
     """
     try:
-        text = (home.reusable() / name).read_text()
+        text = (home.step_cache() / name).read_text()
         data = json.loads(text)
         run = records.read(Path(data["folder"]))
         paths = {name: Path(path) for name, (path, _) in data["outputs"].items()}
@@ -81,7 +81,7 @@ def find(name: str) -> Kept | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Kept(run, paths) if intact and run.status == "Completed" else None
+    return CachedStep(run, paths) if intact and run.status == "Completed" else None
 
 
 def keep(name: str, run: Run, paths: Mapping[str, Path], digest: Callable[[Path], str]) -> None:
@@ -93,41 +93,41 @@ def keep(name: str, run: Run, paths: Mapping[str, Path], digest: Callable[[Path]
         "folder": str(run.folder),
         "outputs": {name: (str(path), digest(path)) for name, path in paths.items()},
     }
-    home.reusable().mkdir(parents=True, exist_ok=True)
-    for place in (run.folder / RECORD, home.reusable() / name):
+    home.step_cache().mkdir(parents=True, exist_ok=True)
+    for place in (run.folder / RECORD, home.step_cache() / name):
         records.replace(place, data, durable=False)
 
 
 def take_over(
-    kept: Kept, folder: Path, name: str, plan: CommandPlan | SweepPlan, session: Session
+    cached: CachedStep, folder: Path, name: str, plan: CommandPlan | SweepPlan, session: Session
 ) -> Run:
     """Create a completed run in `folder` with outputs, metrics and parameters of the cached one."""
-    former = kept.run.reused_from or kept.run.name
-    outputs = _outputs(kept, folder)
+    former = cached.run.reused_from or cached.run.name
+    outputs = _outputs(cached, folder)
     tracking, tags = session.tracking, {"reused_from": former}
     run = lifecycle.start(
-        tracking, plan, folder, name, session.lineage, kept.run.parameters, outputs, tags=tags
+        tracking, plan, folder, name, session.lineage, cached.run.parameters, outputs, tags=tags
     )
-    tracking.metrics(run.id, kept.run.metrics)
+    tracking.metrics(run.id, cached.run.metrics)
     run = replace(
         run,
         status="Completed",
         ended=run.started,
-        metrics=kept.run.metrics,
+        metrics=cached.run.metrics,
         reused_from=former,
-        registered=kept.run.registered,
+        registered=cached.run.registered,
     )
     return lifecycle.finish(tracking, run, session.lineage, {})
 
 
-def _outputs(kept: Kept, folder: Path) -> dict[str, Path]:
+def _outputs(cached: CachedStep, folder: Path) -> dict[str, Path]:
     """Create `folder` with the cached outputs as hard links; return their paths by name.
 
     Hard links stay valid after the original run is removed.
     """
     folder.mkdir(parents=True)
-    outputs = {name: folder / "outputs" / name for name in kept.run.outputs}
-    for name, path in kept.run.outputs.items():
+    outputs = {name: folder / "outputs" / name for name in cached.run.outputs}
+    for name, path in cached.run.outputs.items():
         outputs[name].parent.mkdir(parents=True, exist_ok=True)
         source = path.resolve()
         if source.is_dir():
@@ -147,7 +147,7 @@ def _content(value: Any, digest: Callable[[Path], str]) -> Any:
     if isinstance(value, Environment):
         return [value.reference, *value.content]
     if is_dataclass(value):
-        names = {field.name for field in fields(value) if field.compare} - _APART
+        names = {field.name for field in fields(value) if field.compare} - _IGNORED_FIELDS
         return {name: _content(getattr(value, name), digest) for name in names}
     if isinstance(value, Mapping):
         return {str(name): _content(part, digest) for name, part in value.items()}
@@ -164,7 +164,7 @@ def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
     if isinstance(plan, CommandPlan):
         hit = _find_now(plan)
         return hit.run if hit else None
-    steps: dict[str, Kept] = {}
+    steps: dict[str, CachedStep] = {}
     written: dict[FromStep, Path] = {}
     waiting = dict(plan.steps)
     while waiting and not plan.force_rerun:
@@ -183,7 +183,7 @@ def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
     return hit.run if hit else None
 
 
-def _find_now(plan: CommandPlan | SweepPlan) -> Kept | None:
+def _find_now(plan: CommandPlan | SweepPlan) -> CachedStep | None:
     """Return the cached step of this plan with the current code; None if it is not cached."""
     (copy,) = snapshot.of_plan(plan).values()
     return find(key(plan, copy.digest if copy else "", assets.digest))

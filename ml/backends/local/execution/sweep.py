@@ -104,7 +104,7 @@ class Sweep:
     def turn(self, stop: str, at_once: bool) -> bool:
         """See `Task`: poll, close and start trials once. A full disk or a store error ends it."""
         try:
-            with faults.as_refusals():
+            with faults.as_user_errors():
                 return self._turn(stop, at_once)
         except UserError as refused:
             self._failure = refused.problems[0]

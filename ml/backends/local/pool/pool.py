@@ -57,23 +57,25 @@ class Invocation:
     arguments: tuple[str, ...]
 
 
-class Unfit(Exception):
+class NotForkable(Exception):
     """A command must run in a shell, with a new interpreter; the message says why."""
 
 
 def parse_command(command: str) -> Invocation:
-    """Parse a command that starts a Python script or module. Raise Unfit for any other."""
+    """Parse a command that starts a Python script or module. Raise NotForkable for any other."""
     command = command.strip()
     if not _WORDS.fullmatch(command):
-        raise Unfit("the command needs a shell")
+        raise NotForkable("the command needs a shell")
     program, *words = shlex.split(command.replace("\\\n", ""))
     if not _PYTHON.fullmatch(program):
-        raise Unfit("the command does not start with `python`")
+        raise NotForkable("the command does not start with `python`")
     flags = tuple(words[:1]) if words[:1] == ["-u"] else ()
     is_module = words[len(flags) :][:1] == ["-m"]
     target, *arguments = words[len(flags) + is_module :] or [""]
     if not target or target.startswith("-") or not (is_module or target.endswith(".py")):
-        raise Unfit("the command is neither `python [-u] FILE.py` nor `python [-u] -m MODULE`")
+        raise NotForkable(
+            "the command is neither `python [-u] FILE.py` nor `python [-u] -m MODULE`"
+        )
     return Invocation(program, flags, target, is_module, tuple(arguments))
 
 
@@ -81,8 +83,8 @@ def script_imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
     """Return the third-party modules that the command imports when it is started in `root`.
 
     `from a import b` counts as a and a.b. Imports inside functions count; those under `if
-    TYPE_CHECKING` do not. A file that cannot be parsed is skipped. Raise Unfit if importing the
-    modules before the script could change its result.
+    TYPE_CHECKING` do not. A file that cannot be parsed is skipped. Raise NotForkable if importing
+    the modules before the script could change its result.
     """
     path = root / invocation.target
     base = root if invocation.is_module else path.parent
@@ -91,7 +93,7 @@ def script_imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
     elif path.resolve().is_relative_to(root.resolve()) and path.is_file():
         files = [path]
     else:
-        raise Unfit(f"`{invocation.target}` is not a file of the code")
+        raise NotForkable(f"`{invocation.target}` is not a file of the code")
     names: dict[str, None] = {}
     for file in files:  # the loop appends to it
         for name in _names(file, base):
@@ -104,7 +106,7 @@ def script_imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
         if file.suffix in {".py", ".so", ".pyc"} or (file / "__init__.py").is_file():
             spec = PathFinder.find_spec(file.name.partition(".")[0], _SITE)
             if spec is not None and spec.loader is not None:
-                raise Unfit(f"the code's module `{spec.name}` shadows an installed module")
+                raise NotForkable(f"the code's module `{spec.name}` shadows an installed module")
     return tuple(names)
 
 
@@ -118,7 +120,7 @@ def _files(base: Path, name: str) -> Iterator[Path]:
 def _names(file: Path, base: Path) -> Iterator[str]:
     """Yield the modules that a file of the code imports.
 
-    Raise Unfit if the file changes the environment or the import path (`_STEERS_IMPORTS`).
+    Raise NotForkable if the file changes the environment or the import path (`_STEERS_IMPORTS`).
     """
     try:
         source = file.read_bytes()
@@ -127,7 +129,7 @@ def _names(file: Path, base: Path) -> Iterator[str]:
         return
     if match := _STEERS_IMPORTS.search(source):
         line = source.count(b"\n", 0, match.start()) + 1
-        raise Unfit(f"{file.name}:{line} changes the environment, or where modules are found")
+        raise NotForkable(f"{file.name}:{line} changes the environment, or where modules are found")
     package = file.relative_to(base).parts[:-1]
     for node in _statements(tree):
         if isinstance(node, ast.Import):
@@ -181,15 +183,15 @@ class Pool:
         """Fork the job if more follow and the script allows it; otherwise start a shell."""
         try:
             if not is_one_of_many:
-                raise Unfit(SINGLE)
+                raise NotForkable(SINGLE)
             invocation = parse_command(job.command)
             return Forked(job, invocation, self._server(invocation, job, snapshot), self)
-        except Unfit as unfit:
-            return self.shell(job, str(unfit))
+        except NotForkable as error:
+            return self.shell(job, str(error))
 
     def warm(self, job: Job, snapshot: Snapshot | None) -> None:
         """Start a forkserver for trials like `job` in advance, since its imports take seconds."""
-        with contextlib.suppress(Unfit):
+        with contextlib.suppress(NotForkable):
             self._server(parse_command(job.command), job, snapshot)
 
     def shell(self, job: Job, why: str) -> RunProcess:
@@ -206,38 +208,38 @@ class Pool:
             server.close()
 
     def _server(self, invocation: Invocation, job: Job, snapshot: Snapshot | None) -> ForkServer:
-        """Return a forkserver for the trial, started if necessary; raise Unfit if impossible."""
+        """Return the trial's forkserver, started if necessary; raise NotForkable if impossible."""
         settings = self._settings(invocation, job, snapshot)
         if settings not in self._servers:
             if len(self._servers) >= MOST:
-                raise Unfit(f"{MOST} forkservers are already running, the maximum")
+                raise NotForkable(f"{MOST} forkservers are already running, the maximum")
             try:
                 self._servers[settings] = ForkServer(settings, self.reaper)
             except OSError as error:
-                raise Unfit(f"no forkserver could be started ({error.strerror})") from None
+                raise NotForkable(f"no forkserver could be started ({error.strerror})") from None
         if self._servers[settings].has_ended:
-            raise Unfit(self._servers[settings].end())
+            raise NotForkable(self._servers[settings].end())
         return self._servers[settings]
 
     def _settings(
         self, invocation: Invocation, job: Job, snapshot: Snapshot | None
     ) -> ServerSettings:
-        """Return the settings of a forkserver for the trial; raise Unfit if it needs a shell."""
+        """Return the settings of the trial's forkserver; raise NotForkable if it needs a shell."""
         if os.environ.get(SWITCH, "").lower() in {"off", "0", "no", "false"}:
-            raise Unfit(f"{SWITCH} turns the pool off")
+            raise NotForkable(f"{SWITCH} turns the pool off")
         if sys.platform != "linux":
-            raise Unfit("this system is not Linux")
+            raise NotForkable("this system is not Linux")
         if snapshot is None:
-            raise Unfit("the job has no code")
+            raise NotForkable("the job has no code")
         for name in _READ_AT_START:
             if (snapshot.folder / name).exists():
-                raise Unfit(f"the code contains {name}, which Python reads at its start")
+                raise NotForkable(f"the code contains {name}, which Python reads at its start")
         program = shutil.which(invocation.program, path=job.environment["PATH"])
         # Built environments link to the same Python: compare the folders, not the resolved file.
         if program is None or not Path(program).parent.samefile(Path(sys.executable).parent):
-            raise Unfit(f"`{invocation.program}` is another interpreter")
+            raise NotForkable(f"`{invocation.program}` is another interpreter")
         if job.environment["PYTHONPATH"] != str(job.cwd / process_environment.PACKAGES):
-            raise Unfit("PYTHONPATH is set")
+            raise NotForkable("PYTHONPATH is set")
         shared = {
             name: value
             for name, value in job.environment.items()
@@ -245,9 +247,9 @@ class Pool:
         }
         for name, value in shared.items():
             if name.startswith("PYTHON") and name not in {"PYTHONHASHSEED", "PYTHONUNBUFFERED"}:
-                raise Unfit(f"{name} is set")
+                raise NotForkable(f"{name} is set")
             if str(job.cwd.parent) in value:
-                raise Unfit(f"{name} differs between trials")
+                raise NotForkable(f"{name} differs between trials")
         key = (snapshot.digest, invocation.target, invocation.is_module)
         if key not in self._modules:
             self._modules[key] = script_imports(snapshot.folder, invocation)
@@ -330,9 +332,9 @@ class Forked(RunProcess):
         return self._shell.group if self._shell else self._pid
 
     @property
-    def way(self) -> str:
+    def start_method(self) -> str:
         """See RunProcess."""
-        return self._shell.way if self._shell else FORKED
+        return self._shell.start_method if self._shell else FORKED
 
     def _first(self) -> int | None:
         if self._shell is None and self._code is None:

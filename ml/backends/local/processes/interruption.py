@@ -63,7 +63,7 @@ def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
     not end within `patience_s` seconds.
     """
     run = LocalRuns().find(wanted)
-    jobs.demand_its_own(run, "cancel", "ends")
+    jobs.check_is_root(run, "cancel", "ends")
     number = jobs.executor(run.name)
     if number is None or not _signalled(number, run.name):
         raise UserError(_not_running(LocalRuns().find(run.id)))
@@ -86,7 +86,7 @@ def _signalled(number: int, name: str) -> bool:
     """
     import psutil
 
-    lock = os.path.realpath(home.live() / name)
+    lock = os.path.realpath(home.run_locks() / name)
     try:
         process = psutil.Process(number)
         if all(file.path != lock for file in process.open_files()):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ml.backends.local.processes import reaper as reaper_script
 
-# Prefix of `RunProcess.way` for a process that no forkserver forked; the reason follows.
+# Prefix of `RunProcess.start_method` for a process that no forkserver forked; the reason follows.
 ALONE = "started by itself: "
 
 
@@ -76,7 +76,7 @@ class RunProcess(ABC):
 
     @property
     @abstractmethod
-    def way(self) -> str:
+    def start_method(self) -> str:
         """How the process was started, for the run's record: forked, or alone with the reason."""
 
     @property
@@ -143,7 +143,7 @@ class Shell(RunProcess):
         reaper.tell("+", job.run_id, self._process.pid)
 
     @property
-    def way(self) -> str:
+    def start_method(self) -> str:
         """See RunProcess."""
         return f"{ALONE}{self._why}"
 

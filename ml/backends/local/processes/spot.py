@@ -81,9 +81,9 @@ class SpotProcess:
         self._process, self._began = self._start(), time.monotonic()
 
     @property
-    def way(self) -> str:
+    def start_method(self) -> str:
         """See `RunProcess`."""
-        return self._process.way
+        return self._process.start_method
 
     def terminate(self) -> None:
         """See `RunProcess`; from now on there is no preemption and no restart."""

@@ -69,8 +69,8 @@ def hold(name: str) -> Iterator[float | None]:
     Yield the time (epoch seconds) of a killed executor's last heartbeat; None without a lock file.
     After an error in the block the lock file remains and marks an abandoned run.
     """
-    home.live().mkdir(parents=True, exist_ok=True)
-    path = home.live() / name
+    home.run_locks().mkdir(parents=True, exist_ok=True)
+    path = home.run_locks() / name
     sign = last_sign(name)
     with _locked(path) as lock:
         lock.truncate(0)
@@ -104,26 +104,26 @@ def _locked(path: Path) -> TextIO:
 def beat(name: str) -> None:
     """Touch the lock file as a heartbeat; a killed run counts as ended at its last heartbeat."""
     with suppress(FileNotFoundError):
-        os.utime(home.live() / name)
+        os.utime(home.run_locks() / name)
 
 
 def last_sign(name: str) -> float | None:
     """Return the time (epoch seconds) of the run's last heartbeat; None without a lock file."""
     try:
-        return (home.live() / name).stat().st_mtime
+        return (home.run_locks() / name).stat().st_mtime
     except FileNotFoundError:
         return None
 
 
 def is_alive(name: str) -> bool:
     """Return whether a process holds the run's lock."""
-    return files.is_locked(home.live() / name)
+    return files.is_locked(home.run_locks() / name)
 
 
 def executor(name: str) -> int | None:
     """Return the id of the process that executes the run; None if there is none."""
     try:
-        number = int((home.live() / name).read_text())
+        number = int((home.run_locks() / name).read_text())
     except (FileNotFoundError, ValueError):
         return None
     return number if is_alive(name) else None
@@ -134,9 +134,9 @@ def abandoned() -> list[str]:
 
     A child between fork and exec may still hold the lock, so check the executor's process too.
     """
-    if not home.live().is_dir():
+    if not home.run_locks().is_dir():
         return []
-    names = (path.name for path in sorted(home.live().iterdir()))
+    names = (path.name for path in sorted(home.run_locks().iterdir()))
     return [name for name in names if not is_alive(name) or _is_gone(executor(name))]
 
 
@@ -147,7 +147,7 @@ def _is_gone(process: int | None) -> bool:
     return process is not None and not pid_exists(process)
 
 
-def demand_its_own(run: Run, command: str, what: str) -> None:
+def check_is_root(run: Run, command: str, what: str) -> None:
     """Raise UserError for a step or trial, which cannot be canceled or resumed alone.
 
     `command` is the subcommand of `ml runs` to suggest; `what` is the verb of the message.
@@ -161,7 +161,7 @@ def demand_its_own(run: Run, command: str, what: str) -> None:
 
 def forget(name: str) -> None:
     """Remove the lock file of a run."""
-    (home.live() / name).unlink(missing_ok=True)
+    (home.run_locks() / name).unlink(missing_ok=True)
 
 
 def _new_folder() -> Path:

@@ -81,7 +81,7 @@ def finish(
     return run
 
 
-def as_it_is(run: Run) -> Run:
+def with_current_status(run: Run) -> Run:
     """Return the run; if it is open and its executor has ended, with the status Canceled."""
     if run.status not in OPEN or jobs.is_alive(run.name):
         return run

@@ -188,7 +188,7 @@ def original(run: Run) -> Run | None:
     return read_if_whole(folder)
 
 
-def is_torn(folder: Path) -> bool:
+def is_damaged(folder: Path) -> bool:
     """Return whether the folder has a damaged record."""
     return (folder / FILE).exists() and read_if_whole(folder) is None
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 
 from ml.backends.local.runs import records
-from ml.backends.local.runs.lifecycle import as_it_is
+from ml.backends.local.runs.lifecycle import with_current_status
 from ml.backends.local.tracking import reader
 from ml.backends.runs import (
     Curve,
@@ -47,8 +47,8 @@ class LocalRuns:
             for part in (run, *run.below()):
                 if name in {part.name, part.id}:
                     return part
-        if records.is_torn(home.jobs() / PurePath(name).name):
-            raise UserError(_torn(name))
+        if records.is_damaged(home.jobs() / PurePath(name).name):
+            raise UserError(_damaged(name))
         raise UserError(_no_such_run(name, experiment, runs))
 
     def writer(self, pipeline: Run, output: str) -> Run:
@@ -68,7 +68,7 @@ class LocalRuns:
             # A folder without a record is new, or its run was killed before writing one.
             with suppress(OSError, ValueError, KeyError):
                 entry = records.entry(folder)
-                entries.append(Entry(as_it_is(entry.run), entry.kind, entry.lineage))
+                entries.append(Entry(with_current_status(entry.run), entry.kind, entry.lineage))
         return sorted(entries, key=lambda entry: (-entry.run.started, entry.run.name))
 
     def newest(self, wanted: Filter, count: int) -> list[Entry]:
@@ -77,7 +77,7 @@ class LocalRuns:
     def unreadable(self, entries: Iterable[Entry]) -> list[str]:
         listed = {entry.run.name for entry in entries}
         others = [folder for folder in _folders() if folder.name not in listed]
-        return [folder.name for folder in others if records.is_torn(folder)]
+        return [folder.name for folder in others if records.is_damaged(folder)]
 
     def entry(self, run: Run) -> Entry:
         """Return the run's entry; a step that never started has no record and no lineage."""
@@ -133,7 +133,7 @@ class LocalRuns:
         """Yield every root run with a readable record, by name, with its steps and trials."""
         for folder in _folders():
             with suppress(OSError, ValueError, KeyError):
-                yield as_it_is(records.read(folder))
+                yield with_current_status(records.read(folder))
 
 
 def _folders() -> list[Path]:
@@ -148,7 +148,7 @@ def _available() -> Iterator[None]:
         raise TrackingUnavailable(str(error)) from error
 
 
-def _torn(name: str) -> Problem:
+def _damaged(name: str) -> Problem:
     return Problem(
         "record-unreadable",
         f"{home.jobs() / name / records.FILE} cannot be read: the machine went off, or the disk "

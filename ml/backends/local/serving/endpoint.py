@@ -63,7 +63,7 @@ def live(endpoint: str, *, as_released: bool = True) -> Live | None:
     """
     path = folder(endpoint) / STATE
     try:
-        with faults.as_refusals():
+        with faults.as_user_errors():
             content = path.read_bytes() if path.exists() else None
     except FileNotFoundError:  # a release removed it meanwhile
         return None

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ml.backends.model_registry import Version, marks
+from ml.backends.model_registry import Version, parse_release_tags
 from ml.backends.runs import Curve
 from ml.core.home import database
 
@@ -29,7 +29,7 @@ _DELETED = "Deleted_Internal"
 DIGEST, PROJECT, EVIDENCE = "digest", "project", "evidence"
 
 
-def checked() -> int:
+def mlflow_version() -> int:
     """Return the MLflow version that last opened the file, as a number; 0 if none did."""
     return int(_rows("PRAGMA user_version")[0][0])
 
@@ -165,7 +165,7 @@ def model_versions() -> list[Version]:
         digest, project, evidence = (model_tags.get(tag, "") for tag in (DIGEST, PROJECT, EVIDENCE))
         folder = (source or "").removeprefix("file://")
         version = (model, str(number), digest, project, run or "", evidence, folder)
-        versions.append(Version(*version, **marks(model_tags)))
+        versions.append(Version(*version, **parse_release_tags(model_tags)))
     return versions
 
 

@@ -73,7 +73,7 @@ class Tracking:
                 faults.probe(home.database(), PATIENCE_S)
             else:
                 _create()
-        if reader.checked() != _release():
+        if reader.mlflow_version() != _release():
             _ = self._store  # raises for an outdated database
             _mark_as_checked(home.database())
         self._experiments: dict[str, str] = {}
