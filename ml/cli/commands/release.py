@@ -104,7 +104,7 @@ def propose(
             "version": version.version,
             "digest": version.digest,
             "champion": proposal.champion.version if proposal.champion else None,
-            "rival": pending.version if pending else None,
+            "pending_version": pending.version if pending else None,
             "release": proposal.written[0] if proposal.written else None,
             "written": proposal.written,
             "decision": proposal.decision.to_json(),
