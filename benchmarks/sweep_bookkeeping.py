@@ -30,7 +30,7 @@ PLACE = ("sweep.yml", 1)
 class Ended:
     """A fake process that has ended successfully."""
 
-    way = "ended at once"
+    start_method = "ended at once"
 
     def poll(self) -> int:
         """Return the exit status 0."""
