@@ -311,5 +311,8 @@ class Network(Component):
 
 
 def _policies(role: SubnetRole) -> str:
-    """Return "Enabled" for `endpoints`, so that its security group applies to private endpoints."""
+    """Return the subnet's network policies for private endpoints and private link services.
+
+    "Enabled" for `endpoints`, so that its security group applies to private endpoints.
+    """
     return "Enabled" if role == "endpoints" else "Disabled"

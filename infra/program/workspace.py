@@ -38,7 +38,10 @@ class WorkspaceArgs:
 
 
 class Workspace(Component):
-    """A workspace that uses its identity for all access."""
+    """A workspace and its datastores, which use the workspace's user-assigned identity.
+
+    If `args.sas` is given, the datastores use that SAS token instead.
+    """
 
     def __init__(self, name: str, args: WorkspaceArgs, opts: Options = None) -> None:
         super().__init__("workspace:Workspace", name, opts, "workspace")

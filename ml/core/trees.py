@@ -188,8 +188,9 @@ def _size(root: Path, blobs: Mapping[str, int]) -> int:
     sizes = dict(line.split(" ") for line in answer.splitlines())
     if missing := [blob for blob, size in sizes.items() if not size.isdecimal()]:
         actual = f"the commit names {missing[0]}, which is not in the object database"
-        hint = "git fsck"
-        raise UserError(Problem("broken-commit", actual, "a commit as git writes it", hint))
+        expected = "a commit whose objects all exist"
+        hint = "git fsck lists missing objects; git fetch --refetch downloads them"
+        raise UserError(Problem("broken-commit", actual, expected, hint))
     return sum(blobs[blob] * int(size) for blob, size in sizes.items())
 
 

@@ -238,8 +238,10 @@ def _extension(item: Item, limits: Limits) -> Iterator[str]:
     "CKV2_AZURE_32 CKV2_AZURE_33 AVM",
 )
 def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Ids are unknown in a preview, so the target of an endpoint is the resource that it derives
-    from. An endpoint that derives from none is taken for one of the shared registry.
+    """Match each private endpoint to the resource that its input derives from.
+
+    Ids are unknown in a preview. An endpoint whose input derives from no resource of this stack is
+    assumed to belong to the shared registry.
     """
     endpoints: dict[str, list[Item]] = {}
     for item in items:

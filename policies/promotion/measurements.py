@@ -337,7 +337,8 @@ def explainability(case: Case, gate: Gate) -> Finding:
         return _reviewed(case, gate, Finding("pass", actual, required))
     total = sum(real(share.share) for share in shares)
     if not abs(total - 1) <= SUM_ROUNDING or any(share.feature is None for share in shares):
-        return Finding("fail", actual, required, "they are not shares of 1")
+        reason = "the shares do not add up to 1, or one names no feature"
+        return Finding("fail", actual, required, reason)
     if explanation.method is None or not real(explanation.rows) >= min_rows:
         reason = f"{shown(explanation.rows)} rows by {explanation.method or 'an unknown method'}"
         return Finding("fail", actual, required, reason)

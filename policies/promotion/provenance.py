@@ -78,7 +78,7 @@ def attestation(case: Case, gate: Gate) -> Finding:
         for name in ("runner", "trigger")
         if made_by[name] not in gate.names(f"{name}s")
     ]
-    why = f"other {', '.join(differing)}" if differing else ""
+    why = f"not allowed: {', '.join(differing)}" if differing else ""
     return Finding("fail" if differing else "pass", actual, required, why)
 
 
@@ -107,7 +107,7 @@ def freshness(case: Case, gate: Gate) -> Finding:
     required = f"at most {limit:g} days old"
     created = case.evidence.created
     if created is None or created.tzinfo is None:
-        return Finding("fail", "`created` has no time zone", required)
+        return Finding("fail", "`created` is missing or has no time zone", required)
     age = case.request.now - created
     days = age / timedelta(days=1)
     if age < -CLOCK_SKEW:

@@ -264,7 +264,10 @@ def check_xgboost(document: Mapping[str, Any]) -> None:
 
 
 def _check_xgboost_tree(tree: Mapping[str, Any], features: int, outputs: int) -> int:
-    """Check a tree with `outputs` numbers per leaf; return the bits of its categorical splits."""
+    """Check a tree with `outputs` numbers per leaf.
+
+    Return the size in bits of the bitsets in which XGBoost stores its categorical splits.
+    """
     about = tree["tree_param"]
     nodes = _integer(about, "num_nodes")
     need(about["num_feature"] == str(features), f"num_feature is {about['num_feature']}")

@@ -423,8 +423,8 @@ def test_the_real_place_takes_attested_evidence_alone(
     assert (version.evidence_folder / ATTESTATION).is_file()
     for attestor, why in (
         (Workflow(Authority()), "no authority"),
-        (trusted.of(ref="refs/heads/topic"), "other ref"),
-        (trusted.of(repository="somebody/fork"), "other repository"),
+        (trusted.of(ref="refs/heads/topic"), "not allowed: ref"),
+        (trusted.of(repository="somebody/fork"), "not allowed: repository"),
         (replace(trusted, commit="b" * 40), "of the commit"),
     ):
         result = gate(attestor)

@@ -24,10 +24,11 @@ NEIGHBOURS = 5
 
 
 def balanced(numbers: Numbers, balance: str, seed: int) -> Numbers:
-    """Return training rows with balanced classes; `balance` is one of BALANCES.
+    """Return training rows with more balanced classes; `balance` is one of BALANCES.
 
-    `classes` weights all classes equally, `under` drops rows of frequent classes, and `smote` adds
-    synthetic rows of rare classes (Chawla et al. 2002) if the rows have no weights.
+    `classes` weights all classes equally. `under` drops rows of frequent classes. `smote` adds
+    synthetic rows of rare classes (Chawla et al. 2002), but leaves weighted rows unchanged. `none`
+    changes nothing, nor does any method for a regression.
     """
     if balance == "none" or numbers.task == "regression":
         return numbers

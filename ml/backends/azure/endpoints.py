@@ -266,7 +266,10 @@ class AzureEndpoints:
             self._routers[endpoint].follow(to)
 
     def drain(self, endpoint: str) -> None:
-        """Wait for the idle deployments' request timeout: Azure reports no requests in flight."""
+        """Wait for the longest request timeout of the deployments without traffic.
+
+        Azure does not report which requests are in flight.
+        """
         if idle := self._idle(endpoint).values():
             time.sleep(max(map(_timeout_ms, idle)) / 1000)
 

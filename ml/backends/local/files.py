@@ -118,7 +118,10 @@ def take_over(plan: CommandPlan, attempts: Sequence[Path], folder: Path) -> None
 
 
 def artifacts(folder: Path, snapshot: Snapshot | None) -> list[Path]:
-    """Return those of `./outputs` and `./logs` that the command wrote files to."""
+    """Return those of `./outputs` and `./logs` that have files to upload.
+
+    A folder that the code already contains is left out.
+    """
     written = (work(folder) / name for name in UPLOADED)
     return [
         path

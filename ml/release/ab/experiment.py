@@ -241,7 +241,8 @@ def _check(experiment: Experiment) -> None:
         raise UserError.with_code(
             "ab-setting",
             f"effect {experiment.effect:g}, baseline {baseline}, deviation {deviation}",
-            "a larger effect: this one needs too many outcomes",
+            "an effect that a feasible number of outcomes can detect",
+            "raise --effect",
         ) from None
 
 

@@ -158,7 +158,8 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
         running = state.canary.experiment
         raise UserError.with_code(
             "ab-occupied",
-            f"{f'the experiment `{running}`' if running else 'a canary'} is running there",
+            f"{f'the experiment `{running}`' if running else 'a canary'} is running on "
+            f"`{experiment.endpoint}`",
             "an endpoint with one version",
             f"ml ab stop {running}" if running else "wait for it to end",
         )

@@ -253,7 +253,7 @@ class _Watch:
                 "canary-interrupted",
                 f"another command removed {' and '.join(gone)} from the router",
                 "no other change of the endpoint during a canary",
-                "apply again",
+                "when that command has ended: ml release apply PROJECT",
                 exit_code=Exit.RUN_FAILED,
             )
         for answer in self.router.answers(self.last):

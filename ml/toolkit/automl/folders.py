@@ -36,9 +36,12 @@ def write(
 ) -> None:
     """Write `members.json` and `MLmodel` into `folder`.
 
+    `answered` describes the predictions: task, positive class, target. `members` has the file and
+    weight of each model of the ensemble. `meta` is the file of a stack's meta-model; "" for none.
+
     `MLmodel` has the flavor python_function with a loader of this repository, which reads safe
-    formats only. A single member without post-processing also has its library's flavor, whose input
-    is the numbers of columns.json. `MLmodel` is written as JSON, which is valid YAML.
+    formats only. A single member without post-processing also has its library's flavor; its input
+    is a table encoded as columns.json says. `MLmodel` is written as JSON, which is valid YAML.
     """
     document = {**answered, "members": members}
     write_json(folder / MEMBERS, document | ({"meta": meta} if meta else {}))

@@ -141,11 +141,11 @@ def read(folder: Path) -> SavedPlan:
             tuple(document.get("packages", ())),
         )
     except FileNotFoundError:
-        reason = f"{folder.name} was started by a version that saved no plans"
+        reason = f"{folder.name} has no saved plan: an older version of `ml` started it"
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"the plan of {folder.name} cannot be read ({error}): {shown(folder / PLAN)}"
     expected = "the plan that the run was started with"
-    hint = "run the spec again; logs and outputs are kept"
+    hint = "start a new run: ml run SPEC; the logs and outputs of this one are kept"
     raise UserError(Problem("no-plan", reason, expected, hint))
 
 

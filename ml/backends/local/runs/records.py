@@ -333,7 +333,8 @@ def pipeline_lineage(
 ) -> dict[str, Any]:
     """Return the lineage of a pipeline; environments and code digests are in those of its steps.
 
-    `code` maps code folders to the result of `code_of`. The pipeline is dirty if a step is.
+    `parent` is the run id of the enclosing pipeline; None for a root run. `code` maps code folders
+    to the result of `code_of`. The pipeline is dirty if a step is, or if its spec is not committed.
     """
     steps = [code[command.code] for command in commands(plan)]
     spec = Path(plan.place.path)
@@ -419,7 +420,7 @@ def _is_locked(snapshot: Snapshot, commit: Commit) -> bool:
 
 
 def _are_committed(commit: Commit | None, *specs: Path | None) -> bool:
-    """Return whether the commit contains those of `specs` that are files."""
+    """Return whether the commit has those of `specs` that are files, with their current content."""
     files = [path for path in specs if path is not None and path.is_file()]
     return commit is not None and all(map(commit.has, files))
 

@@ -151,11 +151,11 @@ def _available() -> Iterator[None]:
 def _damaged(name: str) -> Problem:
     return Problem(
         "record-unreadable",
-        f"{home.jobs() / name / records.FILE} cannot be read: the machine went off, or the disk "
-        "was full, while it was written",
+        f"{home.jobs() / name / records.FILE} cannot be read: probably the machine lost power, or "
+        "the disk was full, during the write",
         "a complete record",
-        f"ml runs resume {name} writes it again and resumes the run, if it is a sweep or a "
-        "pipeline",
+        f"a sweep or pipeline: ml runs resume {name}, which rewrites the record; a command: "
+        "ml run SPEC",
     )
 
 

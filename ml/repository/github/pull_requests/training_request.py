@@ -119,15 +119,16 @@ def _demand_space(root: Path, commit: str) -> None:
     """Raise UserError if a commit exceeds the size limits; main is checked out at `root`."""
     main, branch = (trees.measure(root, name, _DEEPEST) for name in ("HEAD", commit))
     if branch.depth > _DEEPEST:
-        actual, expected = f"{commit[:12]} is more than {_DEEPEST} folders deep", "fewer"
+        actual = f"{commit[:12]} is more than {_DEEPEST} folders deep"
+        expected, hint = f"at most {_DEEPEST}", "move the deepest files into a higher folder"
     elif branch.size > main.size + _MOST_BYTES or branch.files > main.files + _MOST_FILES:
         actual = f"{commit[:12]} expands to {branch.size >> 20:,} MiB in {branch.files:,} files"
         has = f"which has {main.size >> 20:,} MiB in {main.files:,}"
         most = f"at most {_MOST_BYTES >> 20} MiB and {_MOST_FILES:,} files beyond main"
         expected = f"{most}, {has}"
+        hint = "upload data to Azure, and commit a data asset with its path"
     else:
         return
-    hint = "upload data to Azure, and commit an asset that names it"
     raise UserError(Problem("too-large", actual, expected, hint))
 
 

@@ -161,8 +161,9 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
                 actual = f"`{name}` gets {spec.get(key, name)} %"
                 yield Finding((key, name), actual, f"a whole number from 0 to {most}")
             elif share and key == "mirror_traffic" and shares.get(name):
-                actual = f"`{name}` has live traffic and mirrors {share} %"
-                yield Finding((key, name), actual, "a deployment without traffic")
+                actual = f"`{name}` gets live traffic and {share} % of mirrored traffic"
+                hint = f"delete `{name}` from `mirror_traffic` or from `traffic`"
+                yield Finding((key, name), actual, "a deployment without live traffic", hint)
             elif declared and name not in declared:
                 actual = f"no file in this folder declares a deployment `{name}`"
                 listed = ", ".join(sorted(declared))
