@@ -1,39 +1,39 @@
-# `make` lists the targets. Nothing but Python 3.11 and make has to be on the machine.
-# `##@` begins a group of that list; what `## workflows:` describes, no person needs to type.
+# `make` lists the targets. It needs only Python 3.11 and make.
+# `##@` begins a group of that list; `## workflows:` marks targets that only workflows call.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-# No built-in rule makes a file of another: not the Makefile of a Makefile.sh.
+# Without built-in rules: one would build Makefile from a Makefile.sh.
 MAKEFLAGS += --no-builtin-rules
-# Images for containers set it: each of some thousand processes would compile what it imports anew.
+# Container images set it; each process would then compile its imports again.
 export PYTHONDONTWRITEBYTECODE :=
-# What a shell adds to the path of every Python may have an `ml` of its own.
+# A PYTHONPATH from the shell could contain another package `ml`.
 export PYTHONPATH :=
 
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-# uv does not read pip's configuration; a machine that offers packages through it offers them here too.
+# uv does not read pip's environment variables: pass them on.
 INDEXES := $(if $(PIP_INDEX_URL),UV_DEFAULT_INDEX="$(PIP_INDEX_URL)") $(if $(PIP_EXTRA_INDEX_URL),UV_INDEX="$(PIP_EXTRA_INDEX_URL)")
 UV := UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(INDEXES) $(BIN)/uv
 INSTALL := $(UV) pip install --quiet --compile-bytecode
 
-# A thin fork has the framework as one wheel, locked by its hash, with the locks of its packages.
+# A thin fork installs the framework as one wheel, locked by its hash; the wheel includes the locks.
 ifneq ($(wildcard requirements/framework.lock),)
 FRAMEWORK := $(VENV)/framework
 LOCKS := $(FRAMEWORK)/requirements
 else
 LOCKS := requirements
 endif
-# Written by `make lock` in a thin fork with packages of its own.
+# `make lock` writes it in a thin fork with its own packages.
 MAIN_LOCK := $(or $(wildcard requirements/main.lock),$(LOCKS)/main.lock)
-# A module of the framework or of this tree: both are last on the path, and the working directory is
-# not on it, so that no file at the root hides a module of Python or of a package.
+# Runs a module of the framework or of this tree. Both are last on sys.path, without the working
+# directory, so that no file at the root shadows a standard library module or a package.
 START := import runpy, sys; sys.path += sys.argv[1].split(":"); del sys.argv[:2]; \
 	runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 MODULE := -c '$(START)' "$(if $(FRAMEWORK),$(CURDIR)/$(FRAMEWORK):)$(CURDIR)"
-# The framework with a YAML parser alone, so that a pull request of documents installs nothing else,
-# and no other package runs beside a token.
+# The framework with only a YAML parser: a documentation change installs nothing else, and no other
+# package runs in jobs that have a token.
 PARSER := $(VENV)/parser
 BARE := $(PYTHON) -S -P -c '$(START)' "$(if $(FRAMEWORK),$(CURDIR)/$(FRAMEWORK):)$(CURDIR):$(CURDIR)/$(PARSER)"
 INSTALLED := $(BIN)/python -P $(MODULE)
@@ -50,7 +50,7 @@ $(BIN)/uv:
 	$(PYTHON) -P -m venv $(VENV)
 	$(BIN)/python -P -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/uv.lock
 
-# On the path of no Python: ml/core/imports.py of the framework says why.
+# Not on sys.path by default: see ml/core/imports.py of the framework.
 $(VENV)/framework.stamp: requirements/framework.lock | $(BIN)/uv
 	@rm -rf $(VENV)/framework
 	@$(INSTALL) --no-deps --require-hashes --target $(VENV)/framework -r $<
@@ -74,22 +74,22 @@ $(VENV)/main.stamp: $(MAIN_LOCK) pyproject.toml | $(BIN)/uv
 	@$(INSTALLED) ml.core.imports
 	@touch $@
 
-# The main lock last: a thin fork's own may ask for more than the framework's others.
+# The main lock last: a thin fork's own lock can have newer versions than the framework's locks.
 $(VENV)/dev.stamp: $(LOCKS)/dev.lock $(VENV)/main.stamp
 	@$(INSTALL) --require-hashes -r $<
 	@$(INSTALL) --require-hashes -r $(MAIN_LOCK)
 	@touch $@
 
-# The build for the GPU that is there, or for none: PyPI's own brings gigabytes of CUDA. torch.lock has
-# the other packages of the extra, such as peft.
+# The PyTorch build for this machine's GPU or CPU: PyPI's default includes gigabytes of CUDA. torch.lock
+# has the other packages of the extra, such as peft.
 $(VENV)/torch.stamp: $(LOCKS)/torch.txt $(LOCKS)/torch.lock $(VENV)/main.stamp
 	@$(INSTALL) $(if $(PIP_FIND_LINKS),,--torch-backend auto) -r $<
 	@$(INSTALL) --no-deps --require-hashes -r $(LOCKS)/torch.lock
 	@$(INSTALL) --require-hashes -r $(MAIN_LOCK)
 	@touch $@
 
-# torchvision of the same build as torch. Where torch comes from a folder, PyPI's is for CUDA: without
-# its packages, and a project registers the operators that it cannot load.
+# torchvision must match the torch build. With torch from PIP_FIND_LINKS, this installs PyPI's CUDA
+# build without dependencies; a project registers the operators that it cannot load.
 $(VENV)/images.stamp: $(LOCKS)/images.txt $(VENV)/torch.stamp
 	@$(INSTALL) $(if $(PIP_FIND_LINKS),--no-deps,--torch-backend auto) -r $<
 	@touch $@
@@ -104,7 +104,7 @@ $(VENV)/infra.stamp: $(LOCKS)/infra.lock $(VENV)/main.stamp
 	@$(INSTALL) --require-hashes -r $(MAIN_LOCK)
 	@touch $@
 
-# An environment of its own, for `init`, `update` and `wheel`.
+# A separate environment for `init`, `update` and `wheel`.
 $(VENV)/update.stamp: $(LOCKS)/update.lock | $(BIN)/uv
 	@$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/update
 	@$(INSTALL) --require-hashes --python $(VENV)/update/bin/python -r $<
@@ -127,7 +127,7 @@ automl: $(VENV)/automl.stamp ## install what AutoML on this machine needs and th
 infra: $(VENV)/infra.stamp ## install Pulumi's packages, which `infra` needs and the main job does not
 
 ##@ this repository
-# Of variables on make's own command line alone: others' NAME may be in the environment.
+# Only variables on make's command line: the environment may have an unrelated NAME.
 INIT := NAME REPOSITORY TEAM OWNER REGION SUBSCRIPTION TENANT KEEP FULL WHEEL TEMPLATE FROM
 given = $(foreach word,$(1),$(if $(filter command%,$(origin $(word))),--$(shell echo $(word) | tr A-Z a-z) "$($(word))"))
 
@@ -144,33 +144,33 @@ update-request: $(VENV)/update.stamp ## workflows: the same as a pull request of
 	@$(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.update --pull-request
 
 ##@ the main job
-# The project of `demo` and `ask`, with what its train.yml is given for a quick first model and for a
-# bad one; these two lines are all that name it: ml/projects/README.md.
+# The project of `demo` and `ask`, with the inputs of its train.yml for a quick first model and for a
+# bad one. Only these two lines name the project: ml/projects/README.md.
 PROJECT := faq_matching
 DEMO := --first inputs.trees=2 --first inputs.matches=3 --first inputs.seed=1 --bad inputs.shuffled=true
 
 .PHONY: demo
-demo: setup ## the main job: sweep, select, gate, apply with a canary, ask; what is bad is refused
+demo: setup ## the main job: sweep, select, gate, apply with a canary, query; the gates reject a bad model
 	@$(BIN)/ml demo $(PROJECT) $(DEMO)
 
-# The same with AutoML in it, and a sweep of the family that fits best: both meet the same gates.
+# The same with AutoML and a sweep of one model family; both must pass the same gates.
 .PHONY: fraud-demo
 fraud-demo: automl ## a table with rare positives: AutoML and a sweep, gates, canary, endpoint
 	@$(BIN)/ml demo fraud_scoring --bad inputs.trees=1
 
 .PHONY: ask
-ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
+ask: setup ## query the deployed model: make ask Q="how do I use spot nodes?"
 	@$(BIN)/ml invoke $(PROJECT) "$(Q)"
 
 ##@ a change
-# The revision that a change is compared with, and where the checks write what the comment shows.
+# The base revision of a change, and the folder of the results that the comment shows.
 BASE := origin/main
 RESULTS := .local/check
 AFFECTED := $(BARE) ml.repository.affected.projects $(if $(PULL),--pull "$(PULL)",--base "$(BASE)")
-# A thin fork type-checks what is source there, by the framework's settings unless it has its own.
+# A thin fork type-checks its own source, with the framework's settings unless it has its own.
 TYPES = $(or $(wildcard requirements/mypy.ini),$(LOCKS)/mypy.ini)
 TYPED := ml
-# What the affected projects need besides the main job's packages, such as torch.
+# Extra packages of the affected projects, such as torch.
 INSTALL_EXTRAS = extras="$$($(AFFECTED) --extras)"; [ -z "$$extras" ] || $(MAKE) --no-print-directory -f Makefile $$extras
 
 .PHONY: lint
@@ -180,7 +180,7 @@ lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of ever
 	@$(BIN)/mypy --config-file $(TYPES) $(TYPED:%=--package %)
 	@$(BIN)/ml check $(if $(GITHUB_ACTIONS),--format github)
 
-# Not over a hook of yours. Git runs hooks in the root of the work tree.
+# Does not overwrite another hook. Git runs hooks in the root of the work tree.
 .PHONY: hooks
 hooks: $(VENV)/dev.stamp ## run `make lint` before each commit; git commit --no-verify skips it
 	@hook="$$(git rev-parse --git-path hooks)/pre-commit"; text='#!/bin/sh\nexec make -f Makefile lint\n'; \
@@ -193,7 +193,7 @@ affected: ## what the change since BASE touches, or pull request PULL of GITHUB_
 	@$(AFFECTED)
 
 .PHONY: links
-links: ## the relative links of every page, and no markers of an unfinished merge
+links: ## check the relative links of every page, and for merge conflict markers
 	@$(BARE) ml.repository.forks.links
 
 .PHONY: smoke
@@ -206,55 +206,55 @@ preview: infra | $(RESULTS) ## what a merge into BASE would change in the stacks
 	@$(BIN)/infra preview --format $(FORMAT) --against "$(BASE)" --save $(RESULTS)/infra.json
 FORMAT := text
 
-# The framework's own tests are `make test`; here are those of projects, policies and workflows.
+# Tests of projects, policies and workflows; `make test` also runs the framework's.
 .PHONY: affected-tests
 affected-tests: setup $(VENV)/dev.stamp ## the tests of what the change since BASE touches
 	@$(INSTALL_EXTRAS)
 	@paths="$$($(AFFECTED) --tests)"; [ -z "$$paths" ] || $(PYTEST) $$paths
 
 ##@ Azure
-# Deploys one stack: make deploy ENV=dev. The state and the sign-in are those of the environment:
-# `infra bootstrap`. Pulumi runs the program with this environment's Python. Its update begins with a
-# preview: rules of the whole stack refuse it there, before anything has changed. It reads Azure first:
-# what a release set of an endpoint would be lost otherwise (pulumi/pulumi-azure-native#1280).
+# Deploys one stack: make deploy ENV=dev. `infra bootstrap` sets up the state and the sign-in. Pulumi
+# runs the program with this environment's Python. The update begins with a preview, where policy
+# violations stop it before any change. `--refresh` keeps what a release set on an endpoint
+# (pulumi/pulumi-azure-native#1280).
 PULUMI = PATH="$(abspath $(BIN)):$$PATH" $(BARE) infra.live.sign_in pulumi $(1) --refresh --non-interactive --policy-pack ../policies/infra --stack "$(ENV)" --cwd infra
 
 .PHONY: doctor
-doctor: infra ## would Azure refuse the update of a stack: make doctor ENV=dev
+doctor: infra ## check whether Azure would reject the update of a stack: make doctor ENV=dev
 	@$(BIN)/infra doctor "$(ENV)"
 
-# Without a stack it asks the workspace of the variables alone. ENV is `local` where nobody sets it.
+# Without ENV (default `local`) it checks only the workspace of the environment variables.
 .PHONY: azure-first-day
 azure-first-day: infra ## compare Azure's answers with the expected ones: make azure-first-day ENV=dev
 	@$(if $(filter-out local,$(ENV)),$(BIN)/infra doctor "$(ENV)")
 	@$(INSTALLED) ml.backends.azure.first_day --record $(or $(wildcard tests/stand_ins/azure),.local/azure-first-day)/recorded
 
 .PHONY: plan
-plan: infra ## what Pulumi would change in a stack, with policies: make plan ENV=dev
+plan: infra ## preview the Pulumi changes of a stack, with policies: make plan ENV=dev
 	@$(if $(filter md,$(FORMAT)),echo '```diff';) $(call PULUMI,preview --diff)$(if $(filter md,$(FORMAT)), && echo '```')
 
 .PHONY: deploy
-deploy: infra ## let Pulumi change a stack, with policies: make deploy ENV=dev
+deploy: infra ## deploy a stack with Pulumi, with policies: make deploy ENV=dev
 	@$(call PULUMI,up --yes)
 
 .PHONY: stacks
-stacks: ## workflows: the stacks in the order of their deployment; WORKFLOW=infra.yml: those it has not deployed
+stacks: ## workflows: the stacks in the order of their deployment; WORKFLOW=infra.yml: only undeployed ones
 	@$(BARE) ml.repository.affected.stacks $(if $(WORKFLOW),--not-deployed-by "$(WORKFLOW)")
 
 .PHONY: needed
-needed: ## workflows: has this run of infra.yml deployed what a stack refers to: make needed ENV=dev
+needed: ## workflows: check that this run of infra.yml deployed what a stack depends on: make needed ENV=dev
 	@$(BARE) ml.repository.affected.stacks --needed-by "$(ENV)"
 
 .PHONY: infra-drift
-infra-drift: infra | $(RESULTS) ## what in Azure differs from what a stack declares: make infra-drift ENV=dev
+infra-drift: infra | $(RESULTS) ## compare Azure with a stack's declaration: make infra-drift ENV=dev
 	@$(BIN)/infra drift "$(ENV)" --json > $(RESULTS)/drift.json
 
 .PHONY: release-drift
-release-drift: setup | $(RESULTS) ## what serves beside what is declared, and its requests beside the evaluation: make release-drift ENV=dev
+release-drift: setup | $(RESULTS) ## compare deployments with release.yml, and requests with the evaluation data: make release-drift ENV=dev
 	@$(BIN)/ml release drift --env "$(ENV)" --on azure --since 7d --json > $(RESULTS)/watch.json
 
 .PHONY: released
-released: setup ## would the gates of today reject what serves; trains and changes nothing: make released ENV=dev
+released: setup ## evaluate the current gates for the deployed versions; changes nothing: make released ENV=dev
 	@echo '```'
 	@$(BIN)/ml gate --released --env "$(ENV)" --on "$(ON)" || [ $$? = 3 ]
 	@echo '```'
@@ -267,8 +267,8 @@ release-drift-issue: ## workflows: open, update or close the issues about releas
 infra-drift-issue: ## workflows: open, update or close the issue about a stack, after `make infra-drift`
 	@$(BARE) ml.repository.github.drift_issue --env "$(ENV)" --differences $(RESULTS)/drift.json
 
-# What an environment declares, brought about: make release ENV=dev BY=ana. In a workflow its
-# reviewer is asked of GitHub.
+# Deploys what release.yml declares for an environment: make release ENV=dev BY=ana. In a workflow,
+# GitHub's API returns the reviewer.
 RELEASES := $(BARE) ml.repository.github.releases
 .PHONY: release
 release: setup | $(RESULTS) ## apply every release.yml to an environment on Azure: make release ENV=dev BY=NAME
@@ -277,11 +277,11 @@ release: setup | $(RESULTS) ## apply every release.yml to an environment on Azur
 	$(BIN)/ml release apply --env "$(ENV)" --on azure --approved-by "$$by" --json > $(RESULTS)/release.json
 
 .PHONY: releases
-releases: ## workflows: the environments to release, in order; WORKFLOW=release.yml: what it has not released
+releases: ## workflows: the environments to release, in order; WORKFLOW=release.yml: only unreleased ones
 	@$(RELEASES) environments $(if $(WORKFLOW),--not-released-by "$(WORKFLOW)")
 
 .PHONY: release-summary
-release-summary: ## workflows: what became of each project, after `make release`
+release-summary: ## workflows: the result of each project, after `make release`
 	@$(RELEASES) summary $(RESULTS)/release.json
 
 .PHONY: release-issue
@@ -289,41 +289,41 @@ release-issue: ## workflows: open, update or close the issues about versions tha
 	@$(RELEASES) issue $(RESULTS)/release.json
 
 .PHONY: release-revert
-release-revert: ## workflows: open the pull requests that take back what was rolled back
+release-revert: ## workflows: open pull requests that revert rolled-back versions
 	@$(RELEASES) revert --environments "$$ENVIRONMENTS"
 
-# ON: this machine or Azure; ENV: the environment whose champion is the one to beat; TREE: the files.
+# ON: `local` or `azure`; ENV: the environment of the champion; TREE: the folder with the files.
 ON := local
 ENV := local
 TREE := .
 
-# Of a TREE that others wrote, this work tree's `ml` reads files; what they import is not found there.
-# A training may take longer than a runner lives: TIMEOUT ends the waiting, and the next run of the
-# workflow waits for the same jobs, which `make unfinished` finds.
+# With an untrusted TREE, this work tree's `ml` reads its files as data and imports nothing from it.
+# A training can outlast a workflow job: after TIMEOUT the next run of the workflow waits for the same
+# jobs, which `make unfinished` finds.
 UNFINISHED := $(RESULTS)/unfinished.json
 .PHONY: train
 train: setup | $(RESULTS) ## train NAME, or what the change since BASE touches, and compare with the champion
 	@cd "$(TREE)" && MLOPS_HOME="$${MLOPS_HOME:-$(CURDIR)/.local}" PYTHONSAFEPATH=1 "$(CURDIR)/$(BIN)/ml" train $(if $(NAME),"$(NAME)",--base "$(BASE)") --on "$(ON)" --env "$(ENV)" $(if $(TIMEOUT),--timeout "$(TIMEOUT)") $(if $(wildcard $(UNFINISHED)),--continue "$(CURDIR)/$(UNFINISHED)") --json > "$(CURDIR)/$(RESULTS)/train.json"
 
-# After a merge: train, evaluate, register and collect the evidence; then, once it is attested
-# (ATTESTATION names the bundle), ask the gates. A refusal is a result: the summary has it.
+# After a merge: train, evaluate, register and collect the evidence. Once it is attested (ATTESTATION
+# is the bundle), evaluate the gates. A rejection does not fail the target; the summary shows it.
 PROMOTIONS := $(BARE) ml.repository.github.pull_requests.promotions
 PROMOTION := $(RESULTS)/promotion.json
 
 .PHONY: merged-projects
-merged-projects: ## workflows: the projects to train again; WORKFLOW=merge.yml: for what it has not trained yet
+merged-projects: ## workflows: the projects to train again; WORKFLOW=merge.yml: only untrained ones
 	@$(PROMOTIONS) projects $(if $(WORKFLOW),--not-trained-by "$(WORKFLOW)")
 
 .PHONY: trained
-trained: | $(RESULTS) ## workflows: what `make train NAME=P` left in another job of this workflow run: make trained NAME=P
+trained: | $(RESULTS) ## workflows: fetch the results of `make train NAME=P` from another job of this run: make trained NAME=P
 	@$(PROMOTIONS) trained --project "$(NAME)" --save $(RESULTS)/train.json
 
 .PHONY: unfinished
-unfinished: | $(RESULTS) ## workflows: the jobs that earlier runs had not waited for to the end: make unfinished NAME=P, or of /train
+unfinished: | $(RESULTS) ## workflows: the unfinished jobs of earlier runs: make unfinished NAME=P, or of /train
 	@$(PROMOTIONS) unfinished $(if $(NAME),--project "$(NAME)") --save $(UNFINISHED)
 
 .PHONY: continue
-continue: ## workflows: start another run if a training of this one has not ended: NAMES=P, or a JSON list
+continue: ## workflows: start another run if a training of this one is unfinished: NAMES=P, or a JSON list
 	@$(PROMOTIONS) continue --projects "$$NAMES"
 
 .PHONY: evidence
@@ -331,16 +331,16 @@ evidence: setup | $(RESULTS) ## workflows: register what `make train NAME=P` tra
 	@$(BIN)/ml release collect "$(NAME)" --env "$(ENV)" --on "$(ON)" --trained $(RESULTS)/train.json --save $(RESULTS)
 
 .PHONY: promote
-promote: setup | $(RESULTS) ## ask the gates: make promote NAME=P ATTESTATION=FILE; NAME=P ENV=staging: what dev declares
+promote: setup | $(RESULTS) ## evaluate the gates: make promote NAME=P ATTESTATION=FILE; NAME=P ENV=staging: for dev's version
 	@rm -f $(PROMOTION)
 	@$(BIN)/ml release propose "$$NAME" --env "$(ENV)" --on "$(ON)" $(if $(ATTESTATION),--attestation "$(ATTESTATION)" --trained $(RESULTS)/train.json) --save $(PROMOTION) || [ $$? = 3 ]
 
 .PHONY: train-summary
-train-summary: ## workflows: candidate against champion, after `make train`
+train-summary: ## workflows: compare candidate and champion, after `make train`
 	@$(PROMOTIONS) summary $(RESULTS)/train.json
 
 .PHONY: promotion-summary
-promotion-summary: ## workflows: what the gates decided, after `make promote`
+promotion-summary: ## workflows: the decision of the gates, after `make promote`
 	@$(PROMOTIONS) summary $(PROMOTION)
 
 .PHONY: promotion-request
@@ -348,7 +348,7 @@ promotion-request: ## workflows: open the pull requests of a run's promotions: N
 	@$(PROMOTIONS) open --projects "$$NAMES"
 
 .PHONY: train-request
-train-request: | $(RESULTS) ## workflows: which commit the comment `/train` of a workflow's event asks for
+train-request: | $(RESULTS) ## workflows: the commit that the `/train` comment of the event names
 	@$(BARE) ml.repository.github.pull_requests.training_request ask --save $(RESULTS)/request.json
 
 .PHONY: pull-request
@@ -356,7 +356,7 @@ pull-request: ## workflows: the files of a pull request's commit as data: make p
 	@$(BARE) ml.repository.github.pull_requests.training_request fetch --pull "$(PULL)" --commit "$(COMMIT)" --to .local/pull-request
 
 ##@ packages
-# osv.dev's export of what is known about packages of PyPI; it signs nothing.
+# osv.dev's export of the advisories for PyPI packages; it is not signed.
 ADVISORIES := https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
 .PHONY: advisories
 advisories: | $(RESULTS) ## today's advisories, for MLOPS_ADVISORIES=.local/check/advisories.zip
@@ -369,7 +369,7 @@ sbom: setup | $(RESULTS) ## workflows: a bill of materials of every lock (Cyclon
 	@$(LOCKED) $(MAIN_LOCK) $(LOCKS)/*.lock requirements/uv.lock > $(RESULTS)/sbom.json
 
 .PHONY: vulnerabilities
-vulnerabilities: setup ## what is known about the locked packages, after `make advisories`
+vulnerabilities: setup ## list the advisories about the locked packages, after `make advisories`
 	@$(LOCKED) --advisories $(RESULTS)/advisories.zip $(MAIN_LOCK) $(LOCKS)/*.lock requirements/uv.lock
 
 .PHONY: comment
@@ -379,16 +379,16 @@ comment: ## workflows: post the comment about a run of check.yml or train.yml: m
 $(RESULTS):
 	@mkdir -p $@
 
-# A worker that is done takes from another what that has not begun.
+# Idle workers steal pending tests from others.
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 TESTED := $(VENV)/infra.stamp $(VENV)/parser.stamp
 
 ifdef FRAMEWORK
-# Empty: make brings it up to date before anything else, since most targets use the framework.
+# Including the (empty) stamp makes it up to date first, since most targets use the framework.
 include $(VENV)/framework.stamp
 
-# What the wheel asks for are ranges: pyproject.toml may ask for more of a package. What nothing asks
-# for anew stays as the framework's lock has it, or else the own one.
+# The wheel requires version ranges, and pyproject.toml can narrow them. Other packages keep the version
+# of the framework's lock, or else of the fork's own lock.
 .PHONY: lock
 lock: ## resolve pyproject.toml again into requirements/main.lock, within the framework's ranges
 	@cat $(LOCKS)/main.lock $(wildcard requirements/main.lock) > $(VENV)/main.lock
@@ -403,7 +403,7 @@ endif
 .PHONY: test
 test: lint $(TESTED) ## lint, then every test: make test ARGS="tests/specs -k overrides"
 	@$(PYTEST) -m "" $(or $(ARGS),--ignore tests/projects)
-# A project's conftest.py is its team's: in a process of its own it silences no other test.
+# A separate process, so that a project's conftest.py cannot disable other tests.
 	@$(if $(ARGS),,$(PYTEST) -m "" tests/projects)
 
 .PHONY: clean
