@@ -101,7 +101,7 @@ def test_other_content_needs_another_version(
     path.write_text(text.replace(before, after))
     code, _, err = assets(capsys, "apply")
     assert code == 2 and "error[asset-changed]" in err and f"{named} is registered" in err
-    assert "raise `version:`" in err
+    assert "increment `version:`" in err
     SET.write_text(SET.read_text().replace('version: "1"', 'version: "2"').replace(":1", ":2"))
     entity = FEATURES / "card.yml"
     entity.write_text(entity.read_text().replace('version: "1"', 'version: "2"'))

@@ -88,7 +88,7 @@ def test_code_that_hides_a_package(home: Path, sweep: Sweeps) -> None:
         )
         run = LocalBackend().run(plan)
         assert "mine" in log(run.trials[0])
-        assert "` of the code hides another module" in start_method(run.trials[0])
+        assert "` shadows an installed module" in start_method(run.trials[0])
 
 
 @pytest.mark.parametrize(
