@@ -53,7 +53,7 @@ def test_an_experiment_from_start_to_stop(
     code, _, err = ml(capsys, *START, "--a", "7")
     assert code == 2 and "no-such-version" in err
     code, out, _ = ml(capsys, *START, "--json")
-    assert code == 0 and json.loads(out)["planned"] > json.loads(out)["fixed"]
+    assert code == 0 and json.loads(out)["planned"] > json.loads(out)["fixed_sample_size"]
     assert "salt" not in out
     code, _, err = ml(capsys, "ab", "serve", "wording")
     assert (

@@ -166,7 +166,7 @@ def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
     path.write_text(text)
     evidence = version.evidence_folder / EVIDENCE_FILE
     evidence.write_text(evidence.read_text() + " ")
-    with pytest.raises(UserError, match=r"evidence\.json is not the file"):
+    with pytest.raises(UserError, match=r"evidence\.json differs from the file"):
         load_reference(version)
 
 
