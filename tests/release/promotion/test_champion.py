@@ -108,7 +108,7 @@ def test_a_champion_is_measured_on_other_data_by_its_own_code(promoted_world: Wo
     again = promoted_world.project.train(0.95)
     refused = result(propose(BACKEND, "tiny", again.name).decision, "non-inferiority")
     assert refused.verdict == "fail" and "was measured on other data" in refused.actual
-    assert "propose the change of the model on azureml:tiny:1 first" in refused.actual
+    assert "first propose the new model on azureml:tiny:1" in refused.actual
     # What each way ended with, in the words of its log.
     assert "exited with 1: KeyError: 'difficulty'" in refused.actual
     assert "its requests have the field question" in refused.actual
