@@ -120,8 +120,8 @@ def test_the_baseline_is_the_recipes_own(evaluated: Path, faq: Faq, parts: Split
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"data_sha256": "0" * 64}, "has the data_sha256 000"),
-        ({"split_seed": 5}, "has the split_seed 5"),
+        ({"data_sha256": "0" * 64}, "has data_sha256 000"),
+        ({"split_seed": 5}, "has split_seed 5"),
         ({"metrics": {"test_known": {"gain_at_1": {"value": 0.1}}}}, "test_known.gain_at_1.low"),
     ],
 )
