@@ -134,6 +134,26 @@ def test_the_three_formats_agree(snapshot: SnapshotAssertion) -> None:
 
 
 @pytest.mark.parametrize(
+    ("policies", "ways"),
+    [
+        (["vault-firewall"], ["`dev.advice`", "waivers.yml"]),
+        (["cost-gpu-sizes"], ["waivers.yml"]),
+        (["worst-of-budget"], ["or the limit in policies/infra/limits.yml"]),
+    ],
+)
+def test_the_hint_of_a_rejection_names_what_the_files_accept(
+    policies: list[str], ways: list[str]
+) -> None:
+    """`advice` accepts some rules, a waiver every rule, and no file a check of the budget."""
+    findings = tuple(Breach(policy, True, "urn", "a") for policy in policies)
+    told = rendered([_report(_capture(_resource("a"), findings=findings))], "text")
+    hint = told.partition("  hint: ")[2]
+    assert all(way in hint for way in ways)
+    for way in ("dev.advice", "waivers.yml", "or the limit"):
+        assert (way in hint) is any(way in expected for expected in ways)
+
+
+@pytest.mark.parametrize(
     ("before", "after", "told"),
     [
         ("AllowInternetOutbound", "AllowOnlyApprovedOutbound", "another stack file"),
