@@ -56,3 +56,15 @@ def test_anything_else_blocks(judge: Judge, tmp_path: Any) -> None:
     decision = decided(judge, tmp_path)
     assert [each.gate for each in decision.blocking] == ["own"]
     assert decision.outcome == "rejected"
+
+
+def test_a_gate_that_raises_names_its_line(tmp_path: Any) -> None:
+    """As the rules of specs and of infrastructure do."""
+    file = tmp_path / "policies/own/mine.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("def judge(case, gate):\n    return case.nope\n")
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    found = result(decided(names["judge"], tmp_path), "own")
+    assert "'Case' object has no attribute 'nope'" in found.actual
+    assert found.actual.endswith("policies/own/mine.py:2)")
