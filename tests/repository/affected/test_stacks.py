@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.repository.affected.stacks import deployed, deployed_stacks
+from ml.repository.affected.stacks import deployed, deployed_stacks, main
 from ml.repository.github.api import GitHub
 from tests.github.events import git
 from tests.stand_ins.github import State, serving
@@ -79,3 +79,15 @@ def test_a_run_of_a_pull_request_deployed_nothing(state: State, github: GitHub, 
     run(state, "failure", "pull_request_target", **dict.fromkeys(NAMES, "success"))
     assert deployed_stacks(github, root, "infra.yml", NAMES) == {}
     assert deployed(github, root, "infra.yml") == ""
+
+
+def test_a_workflows_option_outside_of_one_is_a_wrong_call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make needed` is typed by infra.yml, which sets the run and its stacks."""
+    for name in ("GITHUB_RUN_ID", "STACKS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["--needed-by", "dev"])
+    assert ended.value.code == 2
+    assert "--needed-by needs GITHUB_RUN_ID, which infra.yml sets" in capsys.readouterr().err
