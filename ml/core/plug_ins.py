@@ -106,7 +106,7 @@ def named(root: Path) -> dict[str, list[str]]:
         actual = f"the file or its table `plug-ins` is invalid: {error}"
     expected = f"[tool.{repository.TABLE}.plug-ins] with {', '.join(get_args(Kind))}"
     expected += ', each a list such as ["training_time"]'
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     line = next((number for number, text in enumerate(lines, 1) if "plug-ins" in text), 1)
     raise UserError(Problem("wrong-value", actual, expected, place=Place(repository.MARK, line)))
 

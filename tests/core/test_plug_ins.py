@@ -63,6 +63,12 @@ def test_another_table_is_refused(table: str, tmp_path: Path) -> None:
     assert f"pyproject.toml:{line}" in str(refused.value)
 
 
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(b"\n[tool.azureml-gitops-starter.plug-ins]\n\xff")
+    with pytest.raises(UserError, match=r"wrong-value.*pyproject\.toml:2"):
+        plug_ins.load("gates", tmp_path)
+
+
 @pytest.mark.attack("A plug-in is a link to code that its owners do not review")
 def test_a_link_is_no_module(tmp_path: Path) -> None:
     folder = root(tmp_path, f'{TABLE}gates = ["a"]\n')
